@@ -91,7 +91,8 @@ def finished(mark: str) -> bool:
 
 def debian_packages(lab: bool) -> list[str]:
     """The packages that are wanted and not installed, in the order of the list."""
-    wanted = ["git", "ca-certificates"]
+    # shellcheck is for scripts/check.
+    wanted = ["git", "ca-certificates", *(["shellcheck"] if lab else [])]
     listed = ROOT / "lab" / "debian-packages.txt"
     if lab and listed.exists():
         lines = (line.split("#")[0].strip() for line in listed.read_text().splitlines())

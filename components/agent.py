@@ -1,0 +1,143 @@
+"""Hermes Agent in a cattle: the phases after SSH answers, each a resource with its own time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi_command as command
+from pydantic import BaseModel, SecretStr
+
+from components.access import Access
+from components.phase import Phase, PhaseName
+from components.settings import AgentSettings, CattleSettings
+from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, Dashboard, ModelEndpoint, ApiServer, VerifyInputs
+from provisioning.verify import render_verify
+
+_UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
+VERIFY_DIAL_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
+
+
+def baseline_inputs(cattle: CattleSettings, agent: AgentSettings) -> BaselineInputs:
+    return BaselineInputs(home=cattle.mount_path, extra_packages=tuple(agent.extra_packages))
+
+
+def agent_inputs(agent: AgentSettings) -> AgentInputs:
+    return AgentInputs(
+        source=agent.source,
+        version=agent.version,
+        git_url=agent.repository,
+        git_tag=agent.tag,
+        git_commit=agent.commit,
+        uv_binary=str(_UV) if _UV.exists() else None,
+    )
+
+
+def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: str | None = None) -> ConfigureInputs:
+    def filled(secret: SecretStr) -> SecretStr | None:
+        return secret if secret.get_secret_value() else None
+
+    return ConfigureInputs(
+        home=cattle.mount_path,
+        agent_directory=directory,
+        model=ModelEndpoint(
+            provider=agent.model_provider, base_url=agent.model_url, name=agent.model, api_key=filled(agent.model_key)
+        ),
+        api_server=ApiServer(port=agent.api_port),
+        dashboard=Dashboard(
+            host=agent.dashboard_host,
+            port=agent.dashboard_port,
+            username=agent.dashboard_user,
+            password=filled(agent.dashboard_password),
+        ),
+    )
+
+
+def verify_inputs(agent: AgentSettings, configure: ConfigureInputs) -> VerifyInputs:
+    return VerifyInputs.of(version=agent.version, configure=configure)
+
+
+class HermesAgent(pulumi.ComponentResource):
+    """baseline -> agent -> configure -> verify. Each runs again only when what it depends on changes."""
+
+    version: pulumi.Output[str]
+    seconds: dict[str, pulumi.Output[float]]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cattle: CattleSettings,
+        agent: AgentSettings,
+        guest: pulumi.Input[str],
+        access: Access,
+        private_key_file: Path,
+        replace_with: list[pulumi.Resource],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("hermes-homelab:components:HermesAgent", name, {}, opts)
+
+        def phase(which: PhaseName, inputs: pulumi.Output[BaseModel], *after: pulumi.Resource) -> Phase:
+            return Phase(
+                f"{name}-{which}",
+                which,
+                inputs,
+                guest=guest,
+                host=access.address,
+                host_key=access.host_key,
+                private_key_file=str(private_key_file),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[access, *after], replace_with=replace_with),
+            )
+
+        baseline = phase(PhaseName.BASELINE, pulumi.Output.from_input(baseline_inputs(cattle, agent)))
+        install = phase(PhaseName.AGENT, pulumi.Output.from_input(agent_inputs(agent)), baseline)
+        configure = phase(
+            PhaseName.CONFIGURE,
+            install.results.apply(lambda results: configure_inputs(cattle, agent, results["directory"])),
+            install,
+        )
+        verify = self._verify(name, cattle, agent, access, private_key_file, configure, replace_with)
+        report: pulumi.Output[Mapping[str, Any]] = verify.stdout.apply(json.loads)
+        self.version = report.apply(lambda found: found["version"])
+        self.seconds = {
+            "baseline": baseline.seconds,
+            "agent": install.seconds,
+            "configure": configure.seconds,
+            "verify": report.apply(lambda found: found["seconds"]),
+        }
+        self.register_outputs({"version": self.version, "seconds": self.seconds})
+
+    def _verify(
+        self,
+        name: str,
+        cattle: CattleSettings,
+        agent: AgentSettings,
+        access: Access,
+        private_key_file: Path,
+        configure: Phase,
+        replace_with: list[pulumi.Resource],
+    ) -> command.remote.Command:
+        """Ask the running agent from outside, by other means than those that set it up: Pulumi's own remote command.
+
+        There is nothing secret in the command or its input. The key is pinned; the environment is not used, as
+        sshd refuses it (field reports F2). A changed configuration changes the command, and so runs it again.
+        """
+        probe = render_verify(verify_inputs(agent, configure_inputs(cattle, agent)))
+        return command.remote.Command(
+            f"{name}-verify",
+            connection=command.remote.ConnectionArgs(
+                host=access.address,
+                user="root",
+                private_key=pulumi.Output.secret(private_key_file.read_text()),
+                host_key=access.host_key,
+                dial_error_limit=VERIFY_DIAL_ATTEMPTS,
+                per_dial_timeout=10,
+            ),
+            create=configure.digest.apply(lambda digest: f"{probe.command}\n# configuration {digest}"),
+            stdin=probe.stdin,
+            add_previous_output_in_env=False,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[configure], replace_with=replace_with),
+        )

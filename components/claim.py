@@ -1,0 +1,58 @@
+"""Whose guest it is: a random mark, made once per stack, written into the guest's notes.
+
+The proxmoxve plugin adopts a guest that it finds under its VMID, and a later destroy
+deletes it (facts proxmox 15, HAZARD). So the VMID is proved free before the engine
+creates the container, in preview too, and a guest that is there already is ours only
+if it carries this stack's claim.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import pulumi
+from pulumi.dynamic import CreateResult, DiffResult, Resource
+from pulumi.output import Unknown
+
+from components.dynamic import Props, Provider, changed, diff_of
+from proxmox.client import Proxmox
+from proxmox.connection import Connection
+from proxmox.ownership import parse_claim
+from proxmox.vmid import prove_vmid_usable
+
+
+class _ClaimProvider(Provider):
+    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
+        return diff_of([], changed(olds, news, "vmid"))
+
+    def create(self, props: Props) -> CreateResult:
+        claim = str(uuid.uuid4())
+        return CreateResult(id_=claim, outs={"vmid": props["vmid"], "claim": claim})
+
+
+class Claim(Resource, module="proxmox", name="Claim"):
+    """A stack's claim on a VMID. Another VMID is another claim."""
+
+    claim: pulumi.Output[str]
+
+    def __init__(self, name: str, *, vmid: int, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(_ClaimProvider(), name, {"vmid": vmid, "claim": None}, opts)
+
+
+def vmid_proof(connection: Connection, vmid: int) -> pulumi.ResourceHook:
+    """A hook that refuses the creation of a container whose VMID is somebody else's.
+
+    It runs in preview and again right before the create. In the preview of a replacement the
+    old guest is still there: then its claim is ours, and the engine deletes it before it creates.
+    """
+
+    def prove(args: pulumi.ResourceHookArgs) -> None:
+        notes = (args.new_inputs or {}).get("description")
+        claim = None if notes is None or isinstance(notes, Unknown) else parse_claim(str(notes))
+        with Proxmox(connection) as client:
+            prove_vmid_usable(client, vmid, claim=claim, planning=pulumi.runtime.is_dry_run())
+
+    return pulumi.ResourceHook(
+        f"vmid-{vmid}-is-free-{os.getpid()}", prove, opts=pulumi.ResourceHookOptions(on_dry_run=True)
+    )

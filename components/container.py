@@ -1,0 +1,128 @@
+"""The container resource: the only file that names the plugin's class.
+
+``ContainerLegacy`` was ``ct.Container`` before version 8 of the plugin, without an alias
+(field reports D1). Three rules of the facts live here: it never declares mount points and
+ignores those it reads (they are force-new), it leaves power to others, and it is made stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_proxmoxve as proxmoxve
+
+from components.claim import Claim, vmid_proof
+from proxmox.connection import ENVIRONMENT, Connection
+from proxmox.ownership import render_notes
+
+
+@dataclass(frozen=True)
+class Network:
+    """eth0 on a bridge; ``address`` is ``dhcp`` or a CIDR."""
+
+    bridge: str
+    address: str
+    gateway: str | None = None
+    nameserver: str | None = None
+
+
+@dataclass(frozen=True)
+class ContainerWish:
+    """A container as a stack declares it. Memory and swap in MB, disk in GB."""
+
+    vmid: int
+    node: str
+    hostname: str
+    purpose: str
+    template: str
+    storage: str
+    cores: int
+    memory: int
+    swap: int
+    disk: int
+    tags: Sequence[str]
+    start_on_boot: bool = False
+    protection: bool = False
+    nesting: bool = False
+    network: Network | None = None
+    ssh_public_keys: Sequence[str] = ()
+
+
+def proxmox_provider(connection: Connection, environment: dict[str, str]) -> proxmoxve.Provider:
+    """The plugin's provider.
+
+    What the environment says, the plugin reads there itself at each run, ``destroy`` included: a
+    rotated token then needs no ``up`` first (pulumi#4512). Only what comes from the configuration
+    is passed on. The plugin has no option for a CA; PROXMOX_VE_CA_FILE reaches it as SSL_CERT_FILE.
+    """
+
+    def unless_in_environment(key: str, value: pulumi.Input[str]) -> pulumi.Input[str] | None:
+        return None if environment.get(ENVIRONMENT[key]) else value
+
+    return proxmoxve.Provider(
+        "proxmox",
+        endpoint=unless_in_environment("endpoint", connection.endpoint),
+        api_token=unless_in_environment("apiToken", pulumi.Output.secret(connection.api_token.get_secret_value())),
+        insecure=None if environment.get(ENVIRONMENT["insecure"]) else connection.insecure,
+        opts=pulumi.ResourceOptions(env_var_mappings={ENVIRONMENT["caFile"]: "SSL_CERT_FILE"}),
+    )
+
+
+def container(
+    name: str,
+    wish: ContainerWish,
+    claim: Claim,
+    *,
+    connection: Connection,
+    opts: pulumi.ResourceOptions,
+    also_ignore: Sequence[str] = (),
+) -> proxmoxve.ContainerLegacy:
+    """Declare a container, stopped, with its VMID proved free first."""
+    network = wish.network
+    initialization = proxmoxve.ContainerLegacyInitializationArgs(
+        hostname=wish.hostname,
+        ip_configs=[_ip_config(network)] if network else None,
+        dns=proxmoxve.ContainerLegacyInitializationDnsArgs(servers=[network.nameserver])
+        if network and network.nameserver
+        else None,
+        user_account=proxmoxve.ContainerLegacyInitializationUserAccountArgs(keys=list(wish.ssh_public_keys))
+        if wish.ssh_public_keys
+        else None,
+    )
+    return proxmoxve.ContainerLegacy(
+        name,
+        vm_id=wish.vmid,
+        node_name=wish.node,
+        description=claim.claim.apply(lambda mark: render_notes(wish.purpose, mark)),
+        tags=list(wish.tags),
+        unprivileged=True,
+        protection=wish.protection,
+        started=False,
+        start_on_boot=wish.start_on_boot,
+        operating_system=proxmoxve.ContainerLegacyOperatingSystemArgs(template_file_id=wish.template, type="debian"),
+        cpu=proxmoxve.ContainerLegacyCpuArgs(cores=wish.cores),
+        memory=proxmoxve.ContainerLegacyMemoryArgs(dedicated=wish.memory, swap=wish.swap),
+        disk=proxmoxve.ContainerLegacyDiskArgs(datastore_id=wish.storage, size=wish.disk),
+        # nesting and nothing else: any other feature is refused for every token (facts proxmox 2.2)
+        features=proxmoxve.ContainerLegacyFeaturesArgs(nesting=True) if wish.nesting else None,
+        network_interfaces=[proxmoxve.ContainerLegacyNetworkInterfaceArgs(name="eth0", bridge=network.bridge)]
+        if network
+        else None,
+        initialization=initialization,
+        opts=pulumi.ResourceOptions.merge(
+            opts,
+            pulumi.ResourceOptions(
+                ignore_changes=["mountPoints", "started", *also_ignore],
+                delete_before_replace=True,
+                hooks=pulumi.ResourceHookBinding(before_create=[vmid_proof(connection, wish.vmid)]),
+            ),
+        ),
+    )
+
+
+def _ip_config(network: Network) -> proxmoxve.ContainerLegacyInitializationIpConfigArgs:
+    return proxmoxve.ContainerLegacyInitializationIpConfigArgs(
+        ipv4=proxmoxve.ContainerLegacyInitializationIpConfigIpv4Args(address=network.address, gateway=network.gateway)
+    )

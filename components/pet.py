@@ -1,0 +1,91 @@
+"""The pet: the guest that owns the volumes, and is never destroyed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pulumi
+
+from components.claim import Claim
+from components.container import ContainerWish, container, proxmox_provider
+from components.power import Power
+from components.settings import PetSettings, Settings
+from components.volume import Volume
+
+PURPOSE = "Owns the volumes of the cattle. Do not destroy: the volumes would go with it."
+
+
+class PetStorage(pulumi.ComponentResource):
+    """A protected guest and its volumes, each a resource of its own.
+
+    Outputs: ``vmid``, ``node``, and ``volumes`` by name: volid, size in GB, storage, path on the pet.
+    """
+
+    vmid: int
+    node: str
+    volumes: dict[str, dict[str, Any]]
+
+    def __init__(self, name: str, settings: Settings, pet: PetSettings, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("hermes-homelab:components:PetStorage", name, {}, opts)
+        connection = settings.connection
+        provider = proxmox_provider(connection, dict(os.environ))
+        # Protected and retained from the first run on: the engine uses the flags that are in the state already (pulumi#13428).
+        kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
+        claim = Claim(f"{name}-claim", vmid=pet.vmid, opts=kept)
+        guest = container(
+            f"{name}-container",
+            ContainerWish(
+                vmid=pet.vmid,
+                node=connection.node,
+                hostname=pet.hostname,
+                purpose=PURPOSE,
+                template=settings.template,
+                storage=pet.storage,
+                cores=pet.cores,
+                memory=pet.memory,
+                swap=0,
+                disk=pet.disk,
+                tags=pet.tags,
+                protection=True,
+            ),
+            claim,
+            connection=connection,
+            # None of these can be read back or changed in place, and none is worth a pet (field reports B7).
+            also_ignore=["operatingSystem", "initialization", "unprivileged"],
+            opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(provider=provider)),
+        )
+        self.vmid = pet.vmid
+        self.node = connection.node
+        self.volumes = {}
+        before: pulumi.Resource = guest
+        for wish in pet.volumes:
+            volume = Volume(
+                f"{name}-volume-{wish.name}",
+                name=wish.name,
+                guest=guest.id,
+                vmid=pet.vmid,
+                storage=wish.storage,
+                size=wish.size,
+                path=wish.path,
+                volid=wish.volid,
+                # Retained, and not protected: a name that leaves the list leaves its volume behind, without an error.
+                # One at a time: they change the same guest (field reports B1).
+                opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True, depends_on=[before]),
+            )
+            before = volume
+            self.volumes[wish.name] = {
+                "volid": volume.ref,
+                "size": volume.size,
+                "storage": volume.storage,
+                "path": volume.path,
+            }
+        if pet.started:
+            Power(
+                f"{name}-power",
+                guest=guest.id,
+                vmid=pet.vmid,
+                running=True,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[before]),
+            )
+        self.register_outputs({"vmid": self.vmid, "node": self.node, "volumes": self.volumes})

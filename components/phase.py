@@ -1,0 +1,129 @@
+"""A phase of provisioning as a resource: what is declared, and when it was last carried out.
+
+A phase runs again when the digest of its scripts and inputs changes, and when its guest
+was made anew; nothing else opens an SSH connection. Its inputs are stored encrypted,
+what the preview shows (``declared``) holds no secret, and neither do its outputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
+from pydantic import BaseModel, SecretStr
+
+from components.dynamic import Props, Provider, changed, diff_of, say
+from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs
+from provisioning.phases import PhasePlan, render_agent, render_baseline, render_configure
+from provisioning.run import run_phase
+from provisioning.ssh import HostKey, SshTarget
+
+PHASE_SECONDS = 1800.0
+
+
+class PhaseName(StrEnum):
+    BASELINE = "baseline"
+    AGENT = "agent"
+    CONFIGURE = "configure"
+
+
+_Render = Callable[[Any], PhasePlan]
+_PHASES: dict[PhaseName, tuple[type[BaseModel], _Render]] = {
+    PhaseName.BASELINE: (BaselineInputs, render_baseline),
+    PhaseName.AGENT: (AgentInputs, render_agent),
+    PhaseName.CONFIGURE: (ConfigureInputs, render_configure),
+}
+
+
+def inputs_as_json(inputs: BaseModel) -> str:
+    """A phase's inputs with their secrets: only for a Pulumi secret."""
+
+    def reveal(value: object) -> object:
+        if isinstance(value, SecretStr):
+            return value.get_secret_value()
+        if isinstance(value, dict):
+            return {key: reveal(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [reveal(item) for item in value]
+        return value
+
+    return json.dumps(reveal(inputs.model_dump()), sort_keys=True)
+
+
+def plan_of(phase: PhaseName, inputs: str) -> PhasePlan:
+    """The plan of a phase from its inputs as JSON."""
+    model, render = _PHASES[phase]
+    return render(model.model_validate_json(inputs))
+
+
+class _PhaseProvider(Provider):
+    def _carry_out(self, props: Props) -> Props:
+        target = SshTarget(
+            host=props["host"], host_key=HostKey.parse(props["host_key"]), private_key_file=props["private_key_file"]
+        )
+        plan = plan_of(PhaseName(props["phase"]), props["inputs"])
+        result = run_phase(target, plan, on_line=say, timeout_s=PHASE_SECONDS)
+        return {
+            "phase": props["phase"],
+            "guest": props["guest"],
+            "host_key": props["host_key"],
+            "declared": props["declared"],
+            "digest": props["digest"],
+            "results": result.outputs,
+            "seconds": round(result.seconds, 1),
+        }
+
+    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
+        return diff_of(changed(olds, news, "digest", "host_key"))
+
+    def create(self, props: Props) -> CreateResult:
+        return CreateResult(id_=f"{props['guest']}/{props['phase']}", outs=self._carry_out(props))
+
+    def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
+        return UpdateResult(outs=self._carry_out(news))
+
+
+class Phase(Resource, module="guest", name="Phase"):
+    """``results``: what the phase reports; ``digest``: of all that it depends on; ``seconds``: how long it took."""
+
+    digest: pulumi.Output[str]
+    results: pulumi.Output[dict[str, Any]]
+    seconds: pulumi.Output[float]
+
+    def __init__(
+        self,
+        resource_name: str,
+        phase: PhaseName,
+        inputs: pulumi.Output[BaseModel],
+        *,
+        guest: pulumi.Input[str],
+        host: pulumi.Input[str],
+        host_key: pulumi.Input[str],
+        private_key_file: str,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        as_json = inputs.apply(inputs_as_json)
+        plan = pulumi.Output.unsecret(as_json.apply(lambda text: _shown(phase, text)))
+        props = {
+            "phase": str(phase),
+            "guest": guest,
+            "host": host,
+            "host_key": host_key,
+            "private_key_file": private_key_file,
+            "declared": plan.apply(lambda shown: shown[0]),
+            "digest": plan.apply(lambda shown: shown[1]),
+            "inputs": pulumi.Output.secret(as_json),
+            "results": None,
+            "seconds": None,
+        }
+        super().__init__(_PhaseProvider(), resource_name, props, opts)
+
+
+def _shown(phase: PhaseName, inputs: str) -> Sequence[Any]:
+    """What may be seen of a plan: its declared values and its digest (both free of secrets)."""
+    plan = plan_of(phase, inputs)
+    return [plan.declared, plan.digest]

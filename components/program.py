@@ -1,0 +1,132 @@
+"""What a stack does, in order: read the settings, check the surroundings, declare the resources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import yaml
+from pulumi.runtime.config import is_config_secret
+
+from components.settings import CattleSettings, Role, Settings, load
+from proxmox.client import Proxmox
+from proxmox.errors import Fault, Faults
+
+PROJECT_FILE = Path(__file__).resolve().parents[1] / "Pulumi.yaml"
+
+
+def run() -> dict[str, pulumi.Input[Any]]:
+    """Declare the stack's resources and answer its outputs.
+
+    Raises errors written for people before anything is declared: Faults of settings and surroundings.
+    """
+    settings = read_settings()
+    if settings.role is Role.PET:
+        return _pet(settings)
+    return _cattle(settings)
+
+
+def read_settings() -> Settings:
+    """The settings of the stack that the engine runs."""
+    known = frozenset(yaml.safe_load(PROJECT_FILE.read_text())["config"])
+    project = pulumi.get_project()
+    config = pulumi.Config()
+    given = {key.removeprefix(f"{project}:") for key in pulumi.runtime.config.CONFIG if key.startswith(f"{project}:")}
+    values = {key: config.get(key) for key in known | given}
+    return load(
+        stack=pulumi.get_stack(),
+        config={key: value for key, value in values.items() if value is not None},
+        in_clear=frozenset(key for key in given if not is_config_secret(f"{project}:{key}")),
+        environment=os.environ,
+        known=known,
+    )
+
+
+def _pet(settings: Settings) -> dict[str, pulumi.Input[Any]]:
+    from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
+    from components.surroundings import pet_faults  # noqa: PLC0415
+
+    assert settings.pet is not None
+    _refuse(settings, pet_faults(settings, settings.pet))
+    pet = PetStorage("pet", settings, settings.pet)
+    return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
+
+
+def _cattle(settings: Settings) -> dict[str, pulumi.Input[Any]]:
+    from components.cattle import Cattle  # noqa: PLC0415
+    from components.surroundings import cattle_faults, public_keys  # noqa: PLC0415
+
+    assert settings.cattle is not None
+    assert settings.agent is not None
+    pet = pet_outputs(settings)
+    volume = _volume_of(pet, settings, settings.cattle)
+    keys = public_keys(settings)
+    _refuse(settings, cattle_faults(settings, settings.cattle, owner=int(pet["vmid"]), volid=volume["volid"]))
+    cattle = Cattle(
+        "cattle", settings, settings.cattle, settings.agent, owner=int(pet["vmid"]), volume=volume, ssh_public_keys=keys
+    )
+    return cattle.exports
+
+
+def _refuse(settings: Settings, faults: list[Fault]) -> None:
+    if faults:
+        raise Faults(faults, what=f"Stack {settings.stack} can't be brought up on {settings.connection.endpoint}")
+
+
+def pet_outputs(settings: Settings) -> Mapping[str, Any]:
+    """The outputs of the pet stack, known before anything is declared.
+
+    A StackReference alone ends the run with ``unknown stack`` when the pet was never deployed, and its
+    outputs come too late for the checks; so they are read first, and the reference goes into the graph.
+    Raises Faults when the stack, or an output of it, is not there yet.
+    """
+    name = settings.pet_stack if "/" in settings.pet_stack else f"organization/{pulumi.get_project()}/{settings.pet_stack}"
+    first = Fault("petStack", settings.pet_stack, "the pet stack must be up first", f"pulumi up --stack {settings.pet_stack}")
+    try:
+        answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": name}).value
+    except Exception as error:
+        if "unknown stack" in str(error):
+            raise Faults([first], what=f"Stack {settings.stack} needs a pet") from None
+        if "passphrase" in str(error):
+            same = Fault(
+                "petStack",
+                settings.pet_stack,
+                "both stacks must share one passphrase or secrets provider (pulumi#5151)",
+                f"pulumi stack change-secrets-provider passphrase --stack {settings.pet_stack}",
+            )
+            raise Faults([same], what=f"Stack {settings.stack} can't read the outputs of its pet") from None
+        raise
+    outputs: Mapping[str, Any] = answer["outputs"]
+    if not {"vmid", "node", "volumes"} <= set(outputs):
+        raise Faults([first], what=f"Stack {settings.stack} needs a pet")
+    pulumi.StackReference(name)
+    return outputs
+
+
+def _volume_of(pet: Mapping[str, Any], settings: Settings, cattle: CattleSettings) -> dict[str, Any]:
+    volumes: dict[str, dict[str, Any]] = pet["volumes"]
+    faults = []
+    if cattle.volume not in volumes:
+        listed = ", ".join(sorted(volumes)) or "none"
+        faults.append(
+            Fault(
+                "cattleVolume",
+                cattle.volume,
+                f"must be a volume of stack {settings.pet_stack}, which has: {listed}",
+                f"correct cattleVolume, or add it to petVolumes and: pulumi up --stack {settings.pet_stack}",
+            )
+        )
+    if pet["node"] != settings.connection.node:
+        faults.append(
+            Fault(
+                "node",
+                settings.connection.node,
+                f"the pet and its volumes are on node {pet['node']}; a local volume can't be used from another node",
+                f"set node to {pet['node']} for this stack",
+            )
+        )
+    _refuse(settings, faults)
+    return volumes[cattle.volume]

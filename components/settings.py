@@ -1,0 +1,459 @@
+"""A stack's settings: read once, typed, every fault told in one go.
+
+The keys, their types, defaults and descriptions stand in ``Pulumi.yaml``; here are
+the rules. Nothing in this module talks to Pulumi's engine or to Proxmox, so every
+rule is a table test. :func:`load` is the door.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from proxmox.connection import Connection
+from proxmox.errors import Fault, Faults
+
+SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentDashboardPassword"})
+CONNECTION_KEYS = ("endpoint", "apiToken", "caFile", "fingerprint", "insecure", "node")
+
+
+class Role(StrEnum):
+    """What a stack is."""
+
+    PET = "pet"
+    CATTLE = "cattle"
+
+
+# --- the rules, one a type ----------------------------------------------------------------------
+
+
+def _refuse(rule: str, remedy: str) -> PydanticCustomError:
+    # Braces would be taken for a format field.
+    return PydanticCustomError("rule", "{rule}", {"rule": rule, "remedy": remedy})
+
+
+def _matches(pattern: str, rule: str, remedy: str) -> Callable[[str], str]:
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise _refuse(rule, remedy)
+        return value
+
+    return check
+
+
+def _list_from_json(value: object) -> object:
+    """Pulumi hands arrays over as JSON text."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise _refuse("must be a list", "write it as a YAML list, one item a line") from None
+    return value
+
+
+def _absolute_path(value: str) -> str:
+    path = PurePosixPath(value)
+    if not path.is_absolute() or ".." in path.parts or "," in value or str(path) != value or value == "/":
+        raise _refuse(
+            "must be an absolute path below /, without .., a comma or a slash at its end", "write it like /mnt/hermes"
+        )
+    return value
+
+
+def _address(value: str) -> str:
+    if value == "dhcp":
+        return value
+    try:
+        interface = ipaddress.IPv4Interface(value)
+    except ValueError:
+        raise _refuse("must be dhcp or an IPv4 address with its prefix", "write it like 192.168.1.205/24") from None
+    if "/" not in value or interface.network.prefixlen == 32 or interface.ip == interface.network.network_address:
+        raise _refuse("must name a host and its network's prefix", "write it like 192.168.1.205/24")
+    return value
+
+
+def _optional_ip(value: str) -> str:
+    if value:
+        try:
+            ipaddress.ip_address(value)
+        except ValueError:
+            raise _refuse("must be an IP address", "write it like 192.168.1.1, or leave it empty") from None
+    return value
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
+        raise _refuse("must be an http or https URL", "write it like http://192.168.1.10:4000/v1")
+    return value
+
+
+def _public_key(value: str) -> str:
+    """Normalised, so that white space is never a difference (bpg: a changed key replaces the guest)."""
+    fields = value.split()
+    if len(fields) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+", fields[0]):
+        raise _refuse("must be a public key in one line", "paste the line of the .pub file: ssh-ed25519 AAAA... name")
+    return " ".join(fields)
+
+
+def _tags(value: list[str]) -> list[str]:
+    """As Proxmox stores them: lower case, sorted, once (facts proxmox 2.3)."""
+    for tag in value:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_+.-]*", tag):
+            raise _refuse("a tag has letters, digits and _ + . - only", f"change the tag {tag!r}")
+    return sorted({tag.lower() for tag in value})
+
+
+def _apt_names(value: list[str]) -> list[str]:
+    for name in value:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
+            raise _refuse("must be names of Debian packages", f"change {name!r}")
+    return sorted(set(value))
+
+
+Vmid = Annotated[int, Field(ge=100, le=999_999_999)]
+Hostname = Annotated[
+    str,
+    AfterValidator(
+        _matches(
+            r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*",
+            "must be a DNS name",
+            "use letters, digits and hyphens",
+        )
+    ),
+]
+StorageId = Annotated[
+    str,
+    AfterValidator(
+        _matches(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", "must be the name of a storage", "list them with: pvesm status")
+    ),
+]
+VolumeName = Annotated[
+    str,
+    AfterValidator(
+        _matches(
+            r"[a-z][a-z0-9-]{0,38}[a-z0-9]", "2 to 40 lower-case letters, digits and hyphens", "name it like hermes"
+        )
+    ),
+]
+Volid = Annotated[
+    str,
+    AfterValidator(
+        _matches(
+            r"[A-Za-z][A-Za-z0-9._-]*:[^\s,:]+", "must be a volid, STORAGE:NAME", "write it like local-lvm:vm-999-disk-1"
+        )
+    ),
+]
+Template = Annotated[
+    str,
+    AfterValidator(
+        _matches(
+            r"[A-Za-z][A-Za-z0-9._-]*:vztmpl/[^\s,]+\.tar\.(gz|xz|zst)",
+            "must be the volid of a container template",
+            "list them on the node with: pveam list local",
+        )
+    ),
+]
+AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
+Tags = Annotated[list[str], BeforeValidator(_list_from_json), AfterValidator(_tags)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Filled = Annotated[str, Field(min_length=1)]
+
+
+# --- the models ---------------------------------------------------------------------------------
+
+
+def _keys_with(prefix: str) -> Callable[[str], str]:
+    def key(field: str) -> str:
+        first, *rest = field.split("_")
+        words = [first, *(word.capitalize() for word in rest)] if not prefix else [word.capitalize() for word in [first, *rest]]
+        return prefix + "".join(words)
+
+    return key
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
+
+
+class VolumeSettings(_Settings):
+    """One volume of the pet. ``size`` in GB (GiB, as Proxmox counts); ``volid`` takes over one that exists."""
+
+    name: VolumeName
+    storage: StorageId
+    size: Annotated[int, Field(ge=1, le=65536)]
+    path: AbsolutePath
+    volid: Volid | None = None
+
+
+class PetSettings(_Settings):
+    """The guest that owns the volumes. Memory in MB, disk in GB."""
+
+    model_config = ConfigDict(alias_generator=_keys_with("pet"))
+
+    vmid: Vmid
+    hostname: Hostname
+    cores: Annotated[int, Field(ge=1, le=8192)]
+    memory: Annotated[int, Field(ge=16)]
+    disk: Annotated[int, Field(ge=1)]
+    storage: StorageId
+    started: bool
+    tags: Tags
+    volumes: Annotated[list[VolumeSettings], BeforeValidator(_list_from_json)]
+
+    @model_validator(mode="after")
+    def _volumes_differ(self) -> Self:
+        for field in ("name", "path", "volid"):
+            values = [getattr(volume, field) for volume in self.volumes if getattr(volume, field) is not None]
+            twice = sorted({value for value in values if values.count(value) > 1})
+            if twice:
+                raise _refuse(f"two volumes have the {field} {twice[0]}", f"give each volume a {field} of its own")
+        return self
+
+
+class CattleSettings(_Settings):
+    """The container that runs the agent. Memory and swap in MB, disk in GB."""
+
+    model_config = ConfigDict(alias_generator=_keys_with("cattle"))
+
+    vmid: Vmid
+    hostname: Hostname
+    cores: Annotated[int, Field(ge=1, le=8192)]
+    memory: Annotated[int, Field(ge=512)]
+    swap: Annotated[int, Field(ge=0)]
+    disk: Annotated[int, Field(ge=2)]
+    storage: StorageId
+    bridge: Annotated[str, AfterValidator(_matches(r"[A-Za-z][A-Za-z0-9_]{0,14}", "must be a bridge's name", "write it like vmbr0"))]
+    address: Annotated[str, AfterValidator(_address)]
+    gateway: Annotated[str, AfterValidator(_optional_ip)]
+    nameserver: Annotated[str, AfterValidator(_optional_ip)]
+    tags: Tags
+    start_on_boot: bool
+    ssh_keys: Annotated[list[Annotated[str, AfterValidator(_public_key)]], BeforeValidator(_list_from_json)]
+    volume: VolumeName
+    mount_path: AbsolutePath
+
+    @property
+    def static_ip(self) -> str | None:
+        """The address without its prefix; None with DHCP."""
+        return None if self.address == "dhcp" else self.address.split("/")[0]
+
+    @model_validator(mode="after")
+    def _gateway_fits(self) -> Self:
+        if self.address == "dhcp":
+            if self.gateway:
+                raise _refuse("a gateway goes with a static address only", "set cattleAddress, or leave cattleGateway empty")
+            return self
+        if not self.gateway:
+            raise _refuse("a static address needs a gateway", "set cattleGateway")
+        if ipaddress.ip_address(self.gateway) not in ipaddress.IPv4Interface(self.address).network:
+            raise _refuse(f"the gateway is outside the network of {self.address}", "correct cattleAddress or cattleGateway")
+        return self
+
+
+class AgentSettings(_Settings):
+    """The agent in the cattle."""
+
+    model_config = ConfigDict(alias_generator=_keys_with("agent"))
+
+    source: Literal["git", "pypi"]
+    version: Annotated[str, AfterValidator(_matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))]
+    repository: Filled
+    tag: Filled
+    commit: Annotated[
+        str, AfterValidator(_matches(r"[0-9a-f]{40}", "must be a full commit", "git ls-remote REPOSITORY TAG prints it"))
+    ]
+    model_provider: Filled
+    model_url: Annotated[str, AfterValidator(_url)]
+    model: Filled
+    model_key: SecretStr
+    dashboard_host: Filled
+    dashboard_port: Port
+    dashboard_user: Filled
+    dashboard_password: SecretStr
+    api_port: Port
+    extra_packages: Annotated[list[str], BeforeValidator(_list_from_json), AfterValidator(_apt_names)]
+
+    @property
+    def dashboard_is_local(self) -> bool:
+        """Whether the dashboard listens on loopback only."""
+        try:
+            return ipaddress.ip_address(self.dashboard_host).is_loopback
+        except ValueError:
+            return self.dashboard_host == "localhost"
+
+    @model_validator(mode="after")
+    def _dashboard_is_guarded(self) -> Self:
+        # Hermes itself refuses to start otherwise (facts hermes 1, Dashboard).
+        if not self.dashboard_is_local and not self.dashboard_password.get_secret_value():
+            raise _refuse(
+                f"a dashboard on {self.dashboard_host} needs a password",
+                "pulumi config set --secret agentDashboardPassword, or agentDashboardHost 127.0.0.1",
+            )
+        if self.dashboard_port == self.api_port:
+            raise _refuse("agentDashboardPort and agentApiPort are the same", "change one of them")
+        return self
+
+
+class StackSettings(_Settings):
+    """What both kinds of stacks read."""
+
+    model_config = ConfigDict(alias_generator=_keys_with(""))
+
+    template: Template
+    ssh_private_key_file: Filled
+    pet_stack: Annotated[
+        str, AfterValidator(_matches(r"([\w.-]+/[\w.-]+/)?[\w.-]+", "must be a stack's name", "write it like pet or organization/hermes-homelab/pet"))
+    ]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of a stack's settings; ``pet`` or ``cattle`` and ``agent`` are set, as the role says."""
+
+    stack: str
+    role: Role
+    connection: Connection
+    template: str
+    ssh_private_key_file: Path
+    pet_stack: str
+    pet: PetSettings | None = None
+    cattle: CattleSettings | None = None
+    agent: AgentSettings | None = None
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def role_of(stack: str, declared: str | None) -> Role | None:
+    """The role that a stack declares or has by its name; None when neither tells."""
+    if declared:
+        return Role(declared) if declared in set(Role) else None
+    return next((role for role in Role if stack == role or stack.startswith(f"{role}-")), None)
+
+
+_Model = TypeVar("_Model", bound=_Settings)
+
+
+def load(
+    *, stack: str, config: Mapping[str, str], in_clear: frozenset[str], environment: Mapping[str, str], known: frozenset[str]
+) -> Settings:
+    """Read a stack's settings.
+
+    ``config`` holds the project's keys without its name and their raw texts, defaults of
+    ``Pulumi.yaml`` included; ``in_clear`` the keys that are stored unencrypted; ``known``
+    the keys that ``Pulumi.yaml`` declares.
+
+    Raises proxmox.errors.Faults with every fault that there is.
+    """
+    faults: list[Fault] = []
+    faults += _unknown_keys(config, known)
+    faults += [
+        Fault(key, "(hidden)", "a secret must not be stored in clear", f"pulumi config set --stack {stack} --secret {key}")
+        for key in sorted(SECRET_KEYS & in_clear)
+        if config.get(key)
+    ]
+    role = role_of(stack, config.get("role"))
+    if role is None:
+        faults.append(
+            Fault(
+                "role",
+                config.get("role") or f"(empty, and the stack is called {stack})",
+                "must be pet or cattle, or the stack be called pet, pet-NAME, cattle or cattle-NAME",
+                f"pulumi config set --stack {stack} role cattle",
+            )
+        )
+    connection: Connection | None = None
+    try:
+        connection = Connection.from_sources(environment, {key: config.get(key) or None for key in CONNECTION_KEYS})
+    except Faults as error:
+        faults += error.faults
+
+    def read(model: type[_Model]) -> _Model | None:
+        try:
+            return model.model_validate({key: config[key] for key in _aliases(model) if key in config})
+        except ValidationError as error:
+            faults.extend(_faults_of(error, stack, model))
+            return None
+
+    shared = read(StackSettings)
+    pet = read(PetSettings) if role is Role.PET else None
+    cattle = read(CattleSettings) if role is Role.CATTLE else None
+    agent = read(AgentSettings) if role is Role.CATTLE else None
+    if agent and cattle and cattle.mount_path != f"/home/{AGENT_USER}":
+        faults.append(
+            Fault("cattleMountPath", cattle.mount_path, f"must be the home of the agent's user, /home/{AGENT_USER}", "leave the key out")
+        )
+    if faults or role is None or shared is None or connection is None:
+        raise Faults(faults, what=f"The settings of stack {stack} can't be used.")
+    key_file = environment.get("HERMES_SSH_KEY_FILE") or shared.ssh_private_key_file
+    return Settings(
+        stack=stack,
+        role=role,
+        connection=connection,
+        template=shared.template,
+        ssh_private_key_file=Path(key_file).expanduser(),
+        pet_stack=shared.pet_stack,
+        pet=pet,
+        cattle=cattle,
+        agent=agent,
+    )
+
+
+AGENT_USER = "hermes"
+
+
+def _aliases(model: type[_Settings]) -> list[str]:
+    return [str(field.alias) for field in model.model_fields.values()]
+
+
+def _unknown_keys(config: Mapping[str, str], known: frozenset[str]) -> list[Fault]:
+    import difflib  # only when a key is unknown
+
+    faults = []
+    for key in sorted(set(config) - known):
+        near = difflib.get_close_matches(key, known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "Pulumi.yaml lists every key"
+        faults.append(Fault(key, str(config[key]), "is no key of this project", remedy))
+    return faults
+
+
+def _faults_of(error: ValidationError, stack: str, model: type[_Settings]) -> list[Fault]:
+    """Pydantic's findings in this project's words, without the value of a secret."""
+    faults = []
+    for found in error.errors(include_url=False):
+        place = [str(part) for part in found["loc"]] or [_prefix(model)]
+        key = place[0] + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in place[1:])
+        context: dict[str, Any] = found.get("ctx", {})
+        value = "(hidden)" if place[0] in SECRET_KEYS else _shown(found["input"])
+        rule = found["msg"] if found["type"] == "rule" else _plain(found["msg"])
+        remedy = context.get("remedy") or f"correct it in Pulumi.{stack}.yaml; Pulumi.yaml describes the key"
+        faults.append(Fault(key, value, rule, str(remedy)))
+    return faults
+
+
+def _prefix(model: type[_Settings]) -> str:
+    """What a fault between several keys is filed under: the part that the keys share."""
+    return {PetSettings: "petVolumes", CattleSettings: "cattleAddress", AgentSettings: "agentDashboardHost"}.get(model, "")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "(several keys)"
+    return "(empty)" if value in ("", None) else str(value)
+
+
+def _plain(message: str) -> str:
+    return message.replace("Input should be", "must be").replace("Field required", "is missing").replace(
+        "String should have at least 1 character", "must not be empty"
+    )

@@ -1,0 +1,100 @@
+"""A volume that the pet owns, as a resource of its own.
+
+Made by the pet's own mount point, so that Proxmox formats it; taken over when it is
+there already; grown in place; never shrunk, never freed: removing the resource leaves
+the volume where it is (facts proxmox 18, field reports A1, A6).
+"""
+
+from __future__ import annotations
+
+import pulumi
+from pulumi.dynamic import CheckResult, CreateResult, DiffResult, ReadResult, Resource, UpdateResult
+
+from components.dynamic import GONE, Props, Provider, changed, diff_of, known, say
+from proxmox.operations import VolumeState, ensure_volume, preview_volume, read_volume_state
+from proxmox.planning import VolumeWish
+
+_INPUTS = ("name", "vmid", "storage", "size", "path", "volid")
+
+
+def _wish(props: Props, recorded: str | None = None) -> VolumeWish:
+    return VolumeWish(
+        name=props["name"],
+        vmid=int(props["vmid"]),  # numbers arrive as floats
+        storage=props["storage"],
+        size_gb=props["size"],
+        path=props["path"],
+        volid=props.get("volid") or recorded,
+    )
+
+
+def _outputs(props: Props, state: VolumeState) -> Props:
+    return {**{key: props.get(key) for key in _INPUTS}, "size": state.size_gb, "path": state.path, "ref": state.volid}
+
+
+class _VolumeProvider(Provider):
+    def check(self, _olds: Props, news: Props) -> CheckResult:
+        """The plan is made in preview, so that what Proxmox can't or we won't do is refused there."""
+        if known(news, *_INPUTS, "guest") and any(_olds.get(key) != news.get(key) for key in _INPUTS):
+            with self.proxmox() as client:
+                for step in preview_volume(client, _wish(news)).steps:
+                    say(f"volume {news['name']}: {step.describe()}")
+        return CheckResult(news, [])
+
+    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
+        return diff_of(changed(olds, news, *_INPUTS))
+
+    def create(self, props: Props) -> CreateResult:
+        with self.proxmox() as client:
+            state = ensure_volume(client, _wish(props), report=say)
+        return CreateResult(id_=state.volid, outs=_outputs(props, state))
+
+    def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
+        with self.proxmox() as client:
+            state = ensure_volume(client, _wish(news, recorded=_id), report=say)
+        return UpdateResult(outs=_outputs(news, state))
+
+    def read(self, id_: str, props: Props) -> ReadResult:
+        with self.proxmox() as client:
+            state = read_volume_state(client, int(props["vmid"]), id_)
+        if state is None:
+            return GONE
+        outs = _outputs(props, state)
+        return ReadResult(id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS} | {"guest": props.get("guest")})
+
+    def delete(self, _id: str, props: Props) -> None:
+        say(f"volume {props['name']}: {_id} is kept on guest {int(props['vmid'])}; nothing was freed")
+
+
+class Volume(Resource, module="proxmox", name="Volume"):
+    """``ref`` is the volid as Proxmox has it (read back, never made up: field reports A5); ``size`` in GB."""
+
+    ref: pulumi.Output[str]
+    size: pulumi.Output[float]
+    storage: pulumi.Output[str]
+    path: pulumi.Output[str]
+
+    def __init__(
+        self,
+        resource_name: str,
+        *,
+        name: str,
+        guest: pulumi.Input[str],
+        vmid: int,
+        storage: str,
+        size: int,
+        path: str,
+        volid: str | None,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        props = {
+            "name": name,
+            "guest": guest,
+            "vmid": vmid,
+            "storage": storage,
+            "size": size,
+            "path": path,
+            "volid": volid,
+            "ref": None,
+        }
+        super().__init__(_VolumeProvider(), resource_name, props, opts)

@@ -1,0 +1,198 @@
+"""The rules of the settings (components/settings.py): what is taken, and what each fault says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from components.settings import Role, Settings, load, role_of
+from proxmox.errors import Faults
+
+PROJECT = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())
+DECLARED: dict[str, dict[str, Any]] = PROJECT["config"]
+ENVIRONMENT = {
+    "PROXMOX_VE_ENDPOINT": "https://192.0.2.10:8006",
+    "PROXMOX_VE_API_TOKEN": "pulumi@pve!ci=00000000-1111-2222-3333-444444444444",
+}
+MODEL = {"agentModelUrl": "http://192.0.2.20:4000/v1", "agentModel": "m"}
+
+
+def as_text(value: object) -> str:
+    """As the engine hands a value over: scalars as text, the rest as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def read(stack: str, *, in_clear: frozenset[str] = frozenset(), environment: dict[str, str] | None = None, **given: object) -> Settings:
+    config = {key: as_text(entry["default"]) for key, entry in DECLARED.items()}
+    config |= {key: as_text(value) for key, value in given.items()}
+    return load(
+        stack=stack,
+        config=config,
+        in_clear=in_clear,
+        environment=ENVIRONMENT if environment is None else environment,
+        known=frozenset(DECLARED),
+    )
+
+
+def faults(stack: str, **given: Any) -> dict[str, tuple[str, str, str]]:
+    with pytest.raises(Faults) as caught:
+        read(stack, **given)
+    return {fault.key: (fault.value, fault.rule, fault.remedy) for fault in caught.value.faults}
+
+
+def test_every_key_of_the_project_has_type_default_and_description() -> None:
+    for key, entry in DECLARED.items():
+        assert {"type", "default", "description"} <= set(entry), key
+        assert str(entry["description"]).strip().endswith("."), key
+
+
+def test_the_defaults_are_the_design_s_pet() -> None:
+    pet = read("pet").pet
+    assert pet is not None
+    assert (pet.vmid, pet.hostname, pet.cores, pet.memory, pet.disk, pet.started) == (999, "pet-storage", 1, 256, 2, False)
+
+
+def test_the_defaults_are_the_design_s_cattle() -> None:
+    settings = read("cattle", **MODEL)
+    assert settings.cattle is not None
+    assert settings.pet is None
+    cattle = settings.cattle
+    assert (cattle.vmid, cattle.hostname, cattle.disk, cattle.mount_path) == (105, "hermes", 20, "/home/hermes")
+
+
+@pytest.mark.parametrize("stack", ["pet", "cattle"])
+def test_the_committed_stack_files_are_ready_to_use_and_hold_no_secret(stack: str) -> None:
+    text = (Path(__file__).parents[2] / f"Pulumi.{stack}.yaml").read_text()
+    config = {key.split(":")[1]: value for key, value in yaml.safe_load(text)["config"].items()}
+    assert read(stack, **config).role == stack
+    assert not {"apiToken", "agentModelKey", "agentDashboardPassword"} & set(config)
+    assert "secure:" not in text
+
+
+@pytest.mark.parametrize(
+    ("stack", "declared", "role"),
+    [
+        ("pet", "", Role.PET),
+        ("pet-garage", "", Role.PET),
+        ("cattle-alice", "", Role.CATTLE),
+        ("anything", "cattle", Role.CATTLE),
+        ("cattle", "pet", Role.PET),
+        ("petunia", "", None),
+        ("pet", "dog", None),
+    ],
+)
+def test_the_role_is_declared_or_in_the_name(stack: str, declared: str, role: Role | None) -> None:
+    assert role_of(stack, declared) is role
+
+
+@pytest.mark.parametrize(
+    ("stack", "key", "value"),
+    [
+        ("pet", "petVmid", 99),  # facts proxmox 0: 100 to 999999999
+        ("pet", "petVmid", 1_000_000_000),
+        ("pet", "petHostname", "bad_host"),
+        ("pet", "petMemory", 8),  # facts proxmox 0: 16 at least
+        ("pet", "petTags", ["a b!"]),
+        ("pet", "petStorage", "/mnt"),
+        ("cattle", "template", "/var/lib/vz/template/cache/x.tar.zst"),
+        ("cattle", "cattleAddress", "192.168.1.205"),
+        ("cattle", "cattleAddress", "192.168.1.0/24"),
+        ("cattle", "cattleAddress", "example"),
+        ("cattle", "cattleNameserver", "dns"),
+        ("cattle", "cattleSshKeys", ["AAAA"]),
+        ("cattle", "cattleVolume", "None or such"),
+        ("cattle", "agentSource", "docker"),
+        ("cattle", "agentCommit", "f97608f"),
+        ("cattle", "agentVersion", "latest"),
+        ("cattle", "agentModelUrl", "192.168.1.10:4000"),
+        ("cattle", "agentModel", ""),
+        ("cattle", "agentDashboardPort", 70000),
+        ("cattle", "agentExtraPackages", ["ffmpeg; reboot"]),
+        ("cattle", "petStack", "a/b"),
+    ],
+)
+def test_a_value_outside_its_rule_is_one_fault_under_its_own_key(stack: str, key: str, value: object) -> None:
+    found = faults(stack, **{**(MODEL if stack == "cattle" else {}), key: value})
+    assert [name.split("[")[0] for name in found] == [key]
+    rule, remedy = next((rule, remedy) for _, rule, remedy in found.values())
+    assert rule
+    assert remedy
+
+
+@pytest.mark.parametrize(
+    ("volume", "place"),
+    [
+        ({"name": "UP", "storage": "s1", "size": 1, "path": "/mnt/x"}, "petVolumes[0].name"),
+        ({"name": "ok", "storage": "s1", "size": 0, "path": "/mnt/x"}, "petVolumes[0].size"),
+        ({"name": "ok", "storage": "s1", "size": 1, "path": "/a/../b"}, "petVolumes[0].path"),
+        ({"name": "ok", "storage": "s1", "size": 1, "path": "/a,b"}, "petVolumes[0].path"),
+        ({"name": "ok", "storage": "s1", "size": 1}, "petVolumes[0].path"),
+        ({"name": "ok", "storage": "s1", "size": 1, "path": "/x", "mp": "/y"}, "petVolumes[0].mp"),
+        ({"name": "ok", "storage": "s1", "size": 1, "path": "/x", "volid": "/dev/sda"}, "petVolumes[0].volid"),
+    ],
+)
+def test_a_fault_in_a_volume_names_its_place(volume: dict[str, object], place: str) -> None:
+    assert list(faults("pet", petVolumes=[volume])) == [place]
+
+
+@pytest.mark.parametrize("same", ["name", "path", "volid"])
+def test_volumes_must_differ(same: str) -> None:
+    one = {"name": "one", "storage": "s1", "size": 1, "path": "/one", "volid": "s1:vm-999-disk-1"}
+    two = {"name": "two", "storage": "s1", "size": 1, "path": "/two", "volid": "s1:vm-999-disk-2"}
+    ((_, rule, _),) = faults("pet", petVolumes=[one, {**two, same: one[same]}]).values()
+    assert same in rule
+
+
+def test_all_faults_are_told_at_once() -> None:
+    found = faults("cattle", environment={}, cattleVmid=1, cattleGateway="x", agentModel="", cattleVmdi="7")
+    assert {"cattleVmid", "cattleGateway", "agentModel", "agentModelUrl", "cattleVmdi", "endpoint", "apiToken"} == set(found)
+
+
+def test_a_misspelt_key_is_told_with_the_near_one() -> None:
+    assert "cattleVmid" in faults("cattle", **MODEL, cattleVmdi="7")["cattleVmdi"][2]
+
+
+@pytest.mark.parametrize("key", ["apiToken", "agentModelKey", "agentDashboardPassword"])
+def test_a_secret_in_clear_is_refused_and_not_repeated(key: str) -> None:
+    value = "canary-canary-canary"
+    found = faults("cattle", **MODEL, **{key: value}, in_clear=frozenset({key}))
+    assert f"--secret {key}" in found[key][2]
+    assert "canary" not in json.dumps(found)
+
+
+def test_a_secret_that_is_not_set_may_stand_empty_in_clear() -> None:
+    assert read("cattle", **MODEL, agentModelKey="", in_clear=frozenset({"agentModelKey"})).agent is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"cattleAddress": "192.168.1.205/24"}, "needs a gateway"),
+        ({"cattleAddress": "192.168.1.205/24", "cattleGateway": "10.0.0.1"}, "outside the network"),
+        ({"cattleAddress": "dhcp", "cattleGateway": "192.168.1.1"}, "static address only"),
+        ({"agentDashboardHost": "0.0.0.0"}, "needs a password"),  # noqa: S104 - a value to be refused
+        ({"agentApiPort": 9119}, "are the same"),
+        ({"cattleMountPath": "/srv/hermes"}, "/home/hermes"),
+    ],
+)
+def test_settings_that_do_not_go_together(given: dict[str, object], part: str) -> None:
+    found = faults("cattle", **MODEL, **given)
+    assert len(found) == 1
+    assert part in next(iter(found.values()))[1]
+
+
+def test_tags_and_keys_are_as_proxmox_stores_them() -> None:
+    """Sorted, lower case, once; white space in a key is no difference (field reports B5, B6)."""
+    settings = read("cattle", **MODEL, cattleTags=["b", "A", "a"], cattleSshKeys=["ssh-ed25519  AAAA   me@x \n"])
+    assert settings.cattle is not None
+    assert settings.cattle.tags == ["a", "b"]
+    assert settings.cattle.ssh_keys == ["ssh-ed25519 AAAA me@x"]
+
+
+def test_the_environment_names_the_key_file_first() -> None:
+    environment = {**ENVIRONMENT, "HERMES_SSH_KEY_FILE": "/run/key"}
+    assert read("cattle", **MODEL, environment=environment).ssh_private_key_file == Path("/run/key")
