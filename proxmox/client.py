@@ -1,0 +1,754 @@
+"""The one module that talks HTTP to Proxmox.
+
+`Proxmox` gives typed answers. Reads are repeated when the way was bad (dropped connection, 595 to 599, 502 to 504) or
+the guest was locked. Writes are repeated too, but never blindly: before a second attempt the guest is read again, and
+when it is already as the write would leave it, nothing more is sent. What must not happen twice (an allocation) carries
+the digest of the configuration it was planned on, so Proxmox itself refuses the repetition (facts proxmox 3).
+
+Proxmox tells much in the reason phrase and, since 2025, in the body's `message` (facts proxmox 0): both are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+import requests
+from proxmoxer.backends.https import Backend, JsonSerializer
+from proxmoxer.core import ProxmoxResource, ResourceException
+from requests.adapters import HTTPAdapter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from urllib3.exceptions import HTTPError
+
+from proxmox.connection import Connection
+from proxmox.errors import (
+    ApiError,
+    AuthenticationFailed,
+    ConfigChanged,
+    LockTimeout,
+    NoSuchGuest,
+    NotImplementedByServer,
+    ParametersRejected,
+    PermissionDenied,
+    ProtectionOn,
+    ProxmoxError,
+    TaskFailed,
+    TaskTimeout,
+    TlsUntrusted,
+    Unreachable,
+    mask,
+)
+from proxmox.mountpoint import format_size
+
+T = TypeVar("T")
+
+_NOTHING = object()
+"""The answer of a write that was found done and not sent again."""
+
+_LOCKED = re.compile(r"can't lock file '[^']*' - got timeout|(?:CT|VM) is locked \(")
+_NO_GUEST = re.compile(r"Configuration file '[^']*' does not exist|^(?:CT|VM) \d+ does not exist")
+_BAD_WAY = frozenset({502, 503, 504, 595, 596, 597, 598, 599})
+
+
+@dataclass(frozen=True)
+class Timings:
+    """All deadlines and waits, in seconds.
+
+    connect, read: of one request; retry: how long a bad way is tried again; lock: how long a locked guest is waited
+    for; task: how long a task may take; poll: the longest pause between two looks, and between two attempts.
+    """
+
+    connect: float = 10.0
+    read: float = 60.0
+    retry: float = 30.0
+    lock: float = 120.0
+    task: float = 900.0
+    poll: float = 1.0
+    first_poll: float = 0.05
+
+
+@dataclass(frozen=True)
+class Version:
+    """`release` as told ("9.2"), `version` the package's ("9.2.11"), `major` as a number."""
+
+    version: str
+    release: str
+    major: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A cluster node."""
+
+    name: str
+    online: bool
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A guest in the cluster's list. `kind` is "lxc" or "qemu".
+
+    The list lags by up to 10 s, so it tells no power state here (facts proxmox 12).
+    """
+
+    vmid: int
+    kind: str
+    node: str
+    name: str
+    template: bool
+    lock: str | None
+
+
+@dataclass(frozen=True)
+class PendingEntry:
+    """One key of a guest: what is in effect, what will be, and whether it will be deleted."""
+
+    key: str
+    value: str | None
+    pending: str | None
+    delete: bool
+
+
+@dataclass(frozen=True)
+class GuestStatus:
+    """Power state and what goes with it."""
+
+    running: bool
+    lock: str | None
+    uptime: int
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface of a running container; addresses without prefix length."""
+
+    name: str
+    hwaddr: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A storage as one node sees it; sizes in bytes."""
+
+    name: str
+    kind: str
+    content: frozenset[str]
+    enabled: bool
+    active: bool
+    shared: bool
+    total: int
+    available: int
+
+
+@dataclass(frozen=True)
+class StoredVolume:
+    """A volume, template or image in a storage's list; size in bytes."""
+
+    volid: str
+    content: str
+    format: str
+    size: int
+    vmid: int | None
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """How a task that succeeded ended. `warnings` are the texts of its log that count as warnings."""
+
+    upid: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What the token may do: path -> privilege -> whether it propagates (facts proxmox 12: 0 is granted, too)."""
+
+    by_path: Mapping[str, Mapping[str, bool]]
+
+    def at(self, path: str) -> frozenset[str]:
+        """The privileges that hold at a path.
+
+        The deepest path that is listed decides; from a path above only what propagates counts (facts proxmox 1).
+        """
+        if path in self.by_path:
+            return frozenset(self.by_path[path])
+        parts = [part for part in path.split("/") if part]
+        for length in range(len(parts) - 1, -1, -1):
+            above = "/" + "/".join(parts[:length])
+            if above in self.by_path:
+                return frozenset(name for name, propagates in self.by_path[above].items() if propagates)
+        return frozenset()
+
+    def inherited(self, path: str) -> frozenset[str]:
+        """The privileges that hold for everything below a path."""
+        if path not in self.by_path:
+            return self.at(path)
+        return frozenset(name for name, propagates in self.by_path[path].items() if propagates)
+
+
+class _Answers(JsonSerializer):  # type: ignore[misc]  # proxmoxer has no types
+    """Reads bodies more strictly than proxmoxer's own: what is not Proxmox's JSON is an error, not a result."""
+
+    def loads(self, response: requests.Response) -> object:
+        body = _json_object(response)
+        if body is None or "data" not in body:
+            raise Unreachable(
+                f"{response.url.split('?')[0]} gave an answer that is not Proxmox's",
+                "the body is no JSON object with data",
+                "check that the endpoint is the Proxmox API itself, not a proxy's page",
+            )
+        return body["data"]
+
+    def loads_errors(self, response: requests.Response) -> object:
+        return _json_object(response) or {}
+
+
+def _json_object(response: requests.Response) -> dict[str, object] | None:
+    try:
+        body = json.loads(response.content.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+class _PinnedAdapter(HTTPAdapter):
+    """Verifies the server by the connection's own rule alone: CA file, fingerprint, or the system's store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        super().__init__(pool_connections=1, pool_maxsize=16)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
+        if self._connection.fingerprint:
+            kwargs["assert_fingerprint"] = self._connection.fingerprint
+        kwargs["ssl_context"] = _tls_context(self._connection)
+        super().init_poolmanager(connections, maxsize, block, **kwargs)
+
+    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+        """Nothing: the context decides. The base class would add the certifi bundle to what is trusted."""
+
+
+def _tls_context(connection: Connection) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=connection.ca_file)
+    if connection.ca_file:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if connection.fingerprint or connection.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class _RetryError(Exception):
+    """Inside this module: an attempt that may be made again. `locked`: because somebody holds the guest."""
+
+    def __init__(self, error: ProxmoxError, *, locked: bool) -> None:
+        self.error = error
+        self.locked = locked
+        super().__init__(str(error))
+
+
+class Proxmox:
+    """Proxmox's API, with deadlines. Reads may be made from several threads; writes are one at a time per guest."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        timings: Timings | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.connection = connection
+        self.timings = timings or Timings()
+        self._clock = clock
+        self._sleep = sleep
+        user, _, name = connection.token_id.partition("!")
+        host = f"[{connection.host}]" if ":" in connection.host else connection.host
+        backend = Backend(
+            host,
+            user=user,
+            token_name=name,
+            token_value=connection.token_secret.get_secret_value(),
+            port=connection.port,
+            # The adapter verifies. False for a fingerprint, because urllib3 then compares it and asks for no chain.
+            verify_ssl=not (connection.fingerprint or connection.insecure),
+            timeout=(self.timings.connect, self.timings.read),
+        )
+        self._session = backend.get_session()
+        self._session.max_redirects = 0
+        self._session.mount("https://", _PinnedAdapter(connection))
+        self._root = ProxmoxResource(base_url=backend.get_base_url(), session=self._session, serializer=_Answers())
+        self._guards: dict[int, threading.RLock] = {}
+        self._guards_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Proxmox({self.connection.endpoint}, {self.connection.token_id})"
+
+    def __enter__(self) -> Proxmox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def guard(self, vmid: int) -> threading.RLock:
+        """The lock that serialises what this process does to one guest. Hold it around a read-plan-write."""
+        with self._guards_lock:
+            return self._guards.setdefault(vmid, threading.RLock())
+
+    # One request, and how it is repeated.
+
+    def _send(self, method: str, path: Sequence[str | int], values: Mapping[str, Any] | None = None) -> Any:
+        """One attempt. Raises _RetryError for what may be tried again, else the package's errors."""
+        shown = f"{method} /{'/'.join(str(part) for part in path)}"
+        resource = self._root([str(part) for part in path])
+        sent = dict(values or {})
+        try:
+            if method == "GET":
+                return resource.get(**sent)
+            if method == "PUT":
+                return resource.put(**sent)
+            if method == "POST":
+                return resource.post(**sent)
+            return resource.delete(**sent)
+        except ResourceException as error:
+            raise _api_error(shown, error) from None
+        except requests.exceptions.SSLError as error:
+            raise self._untrusted(error) from None
+        except requests.exceptions.TooManyRedirects:
+            raise self._unreachable(shown, "the server redirects to another address") from None
+        except (requests.exceptions.RequestException, HTTPError, OSError) as error:
+            raise _RetryError(self._unreachable(shown, _cause(error)), locked=False) from None
+
+    def _unreachable(self, shown: str, why: str) -> Unreachable:
+        endpoint = self.connection.endpoint
+        return Unreachable(
+            f"{endpoint} did not answer {shown}",
+            mask(why, self.connection.token_secret.get_secret_value()),
+            f"check that the node is up and the endpoint right: curl -k {endpoint}/",
+        )
+
+    def _untrusted(self, error: Exception) -> TlsUntrusted:
+        endpoint = self.connection.endpoint
+        if self.connection.fingerprint:
+            rule = "the fingerprint in the settings is not the server's"
+        elif self.connection.ca_file:
+            rule = f"{self.connection.ca_file} does not vouch for it"
+        else:
+            rule = "the system's certificates do not vouch for it"
+        return TlsUntrusted(
+            f"The server at {endpoint} is not proved to be yours",
+            f"{rule}: {_cause(error)}",
+            "copy /etc/pve/pve-root-ca.pem from the node and name it in PROXMOX_VE_CA_FILE; compare: pvenode cert info",
+        )
+
+    def _repeat(self, attempt: Callable[[], T], done: Callable[[], T | None] | None = None) -> T:
+        """`attempt` until it succeeds, within the deadlines; before a repetition `done` may give the result instead."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(_RetryError),
+            stop=self._too_late,
+            wait=wait_exponential_jitter(self.timings.first_poll, self.timings.poll, jitter=self.timings.first_poll),
+            sleep=self._sleep,
+            reraise=True,
+        )
+
+        def once() -> T:
+            if done is not None and retrying.statistics["attempt_number"] > 1:
+                result = done()
+                if result is not None:
+                    return result
+            return attempt()
+
+        try:
+            return retrying(once)
+        except _RetryError as last:
+            raise last.error from None
+
+    def _too_late(self, state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        locked = isinstance(error, _RetryError) and error.locked
+        limit = self.timings.lock if locked else self.timings.retry
+        return max(state.idle_for, state.seconds_since_start or 0.0) + state.upcoming_sleep > limit
+
+    def _get(self, *path: str | int, **query: Any) -> Any:
+        return self._repeat(lambda: self._send("GET", path, query))
+
+    def _write(
+        self, method: str, path: Sequence[str | int], values: Mapping[str, Any] | None, done: Callable[[], bool]
+    ) -> Any:
+        """A write. `done` reads whether its effect is there; it is asked before every repetition."""
+        return self._repeat(lambda: self._send(method, path, values), lambda: _NOTHING if done() else None)
+
+    # Reads.
+
+    def version(self) -> Version:
+        """Version of the node that answers."""
+        data = self._get("version")
+        release = str(data["release"])
+        return Version(str(data["version"]), release, int(release.partition(".")[0]))
+
+    def permissions(self) -> Permissions:
+        """The token's own effective permissions, as the server works them out."""
+        data = self._get("access", "permissions") or {}
+        return Permissions(
+            {path: {name: bool(int(flag)) for name, flag in privileges.items()} for path, privileges in data.items()}
+        )
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of the cluster, by name."""
+        rows = self._get("nodes") or []
+        return tuple(
+            sorted((Node(row["node"], row.get("status") == "online") for row in rows), key=lambda node: node.name)
+        )
+
+    def guests(self) -> tuple[Guest, ...]:
+        """All guests that the token may see (VM.Audit), on all nodes, by number."""
+        rows = self._get("cluster", "resources", type="vm") or []
+        found = [
+            Guest(
+                int(row["vmid"]),
+                str(row["type"]),
+                str(row["node"]),
+                str(row.get("name", "")),
+                bool(row.get("template")),
+                row.get("lock") or None,
+            )
+            for row in rows
+        ]
+        return tuple(sorted(found, key=lambda guest: guest.vmid))
+
+    def vmid_taken(self, vmid: int) -> bool:
+        """Whether any guest of the cluster has the number, also one that the token may not see (facts proxmox 12)."""
+        try:
+            self._get("cluster", "nextid", vmid=vmid)
+        except ParametersRejected as error:
+            if "already exists" in error.errors.get("vmid", ""):
+                return True
+            raise
+        return False
+
+    def guest_config(self, node: str, vmid: int, kind: str = "lxc", *, current: bool = True) -> dict[str, str]:
+        """The configuration as texts, digest included. `current` leaves out what is pending. Raises NoSuchGuest.
+
+        Raw `lxc.` lines, which Proxmox gives as pairs, are joined under the key "lxc".
+        """
+        data = self._get("nodes", node, kind, vmid, "config", **({"current": 1} if current else {}))
+        return {key: _text(value) for key, value in data.items()}
+
+    def guest_pending(self, node: str, vmid: int, kind: str = "lxc") -> tuple[PendingEntry, ...]:
+        """Every key with what is in effect and what is pending, by name. Raises NoSuchGuest."""
+        rows = self._get("nodes", node, kind, vmid, "pending") or []
+        entries = [
+            PendingEntry(
+                str(row["key"]),
+                _text(row["value"]) if "value" in row else None,
+                _text(row["pending"]) if "pending" in row else None,
+                bool(int(row.get("delete") or 0)),
+            )
+            for row in rows
+        ]
+        return tuple(sorted(entries, key=lambda entry: entry.key))
+
+    def guest_status(self, node: str, vmid: int) -> GuestStatus:
+        """Power state of a container. Raises NoSuchGuest."""
+        data = self._get("nodes", node, "lxc", vmid, "status", "current")
+        return GuestStatus(data.get("status") == "running", data.get("lock") or None, int(data.get("uptime") or 0))
+
+    def guest_snapshots(self, node: str, vmid: int, kind: str = "lxc") -> tuple[str, ...]:
+        """Names of a guest's snapshots. Raises NoSuchGuest."""
+        rows = self._get("nodes", node, kind, vmid, "snapshot") or []
+        return tuple(sorted(str(row["name"]) for row in rows if row["name"] != "current"))
+
+    def snapshot_config(self, node: str, vmid: int, name: str, kind: str = "lxc") -> dict[str, str]:
+        """The configuration that a snapshot keeps."""
+        data = self._get("nodes", node, kind, vmid, "snapshot", name, "config")
+        return {key: _text(value) for key, value in data.items()}
+
+    def interfaces(self, node: str, vmid: int) -> tuple[Interface, ...]:
+        """Network interfaces of a running container, loopback included; none for a stopped one."""
+        rows = self._get("nodes", node, "lxc", vmid, "interfaces") or []
+        found = []
+        for row in rows:
+            addresses = [str(entry["ip-address"]) for entry in row.get("ip-addresses") or [] if "ip-address" in entry]
+            if not addresses:
+                addresses = [str(row[key]).split("/")[0] for key in ("inet", "inet6") if row.get(key)]
+            hwaddr = str(row.get("hwaddr") or row.get("hardware-address") or "")
+            found.append(Interface(str(row["name"]), hwaddr, tuple(addresses)))
+        return tuple(found)
+
+    def storages(self, node: str) -> tuple[Storage, ...]:
+        """The storages of a node that the token may see."""
+        rows = self._get("nodes", node, "storage") or []
+        found = [
+            Storage(
+                str(row["storage"]),
+                str(row.get("type", "")),
+                frozenset(filter(None, str(row.get("content", "")).split(","))),
+                bool(int(row.get("enabled", 1))),
+                bool(int(row.get("active", 1))),
+                bool(int(row.get("shared") or 0)),
+                int(row.get("total") or 0),
+                int(row.get("avail") or 0),
+            )
+            for row in rows
+        ]
+        return tuple(sorted(found, key=lambda storage: storage.name))
+
+    def storage_content(
+        self, node: str, storage: str, *, content: str | None = None, vmid: int | None = None
+    ) -> tuple[StoredVolume, ...]:
+        """What lies on a storage, as far as the token may see it (facts proxmox 4). By name."""
+        query = {key: value for key, value in (("content", content), ("vmid", vmid)) if value is not None}
+        rows = self._get("nodes", node, "storage", storage, "content", **query) or []
+        found = [
+            StoredVolume(
+                str(row["volid"]),
+                str(row.get("content", "")),
+                str(row.get("format", "")),
+                int(row.get("size") or 0),
+                int(row["vmid"]) if row.get("vmid") is not None else None,
+            )
+            for row in rows
+        ]
+        return tuple(sorted(found, key=lambda volume: volume.volid))
+
+    def networks(self, node: str) -> tuple[str, ...] | None:
+        """Names of the node's bridges; None when the token may not list them or the server does not tell."""
+        try:
+            rows = self._get("nodes", node, "network", type="any_bridge") or []
+        except (PermissionDenied, NotImplementedByServer, ParametersRejected):
+            return None
+        return tuple(sorted(str(row["iface"]) for row in rows if "iface" in row))
+
+    # Tasks.
+
+    def wait_task(self, upid: str, deadline: float | None = None) -> TaskEnd:
+        """Wait until a task has ended; `deadline` in seconds, Timings.task by default.
+
+        OK and WARNINGS are success (facts proxmox 13). Raises TaskFailed with the last lines of the log, TaskTimeout.
+        """
+        node = _task_node(upid)
+        limit = self.timings.task if deadline is None else deadline
+        start = self._clock()
+        pause = self.timings.first_poll
+        while True:
+            data = self._get("nodes", node, "tasks", upid, "status")
+            if data.get("status") == "stopped":
+                break
+            if self._clock() - start + pause > limit:
+                raise TaskTimeout(_task_name(upid), limit, self.task_log(upid))
+            self._sleep(pause)
+            pause = min(pause * 1.5, self.timings.poll)
+        exit_status = str(data.get("exitstatus") or "no exit status")
+        if exit_status == "OK":
+            return TaskEnd(upid, ())
+        log = self.task_log(upid)
+        if exit_status.startswith("WARNINGS"):
+            told = tuple(line for line in log if line.startswith("WARN"))
+            return TaskEnd(upid, told or (exit_status,))
+        raise TaskFailed(_task_name(upid), exit_status, log[-12:])
+
+    def task_log(self, upid: str, lines: int = 200) -> tuple[str, ...]:
+        """The last lines of a task's log; empty when it cannot be read, because it only explains."""
+        node = _task_node(upid)
+        try:
+            rows = self._get("nodes", node, "tasks", upid, "log", start=0, limit=5000) or []
+        except ProxmoxError:
+            return ()
+        texts = [str(row.get("t", "")) for row in rows]
+        return tuple(mask(text) for text in texts if text not in ("", "no content"))[-lines:]
+
+    def _task(self, answer: object, deadline: float | None = None) -> TaskEnd:
+        """The end of what a call gave back: a task, or nothing when it had ended at once."""
+        if isinstance(answer, str) and answer.startswith("UPID:"):
+            return self.wait_task(answer, deadline)
+        return TaskEnd("", ())
+
+    # Writes.
+
+    def set_config(
+        self,
+        node: str,
+        vmid: int,
+        options: Mapping[str, str],
+        delete: Iterable[str] = (),
+        *,
+        done: Callable[[], bool],
+        digest: str | None = None,
+    ) -> None:
+        """Change a container's configuration.
+
+        `done` reads whether the change is there. With `digest` Proxmox refuses when the configuration is no longer the
+        one that the change was planned on; that, too, is success when `done` says so, else ConfigChanged is raised.
+        """
+        values: dict[str, str] = dict(options)
+        removed = ",".join(delete)
+        if removed:
+            values["delete"] = removed
+        if digest:
+            values["digest"] = digest
+        try:
+            self._write("PUT", ("nodes", node, "lxc", vmid, "config"), values, done)
+        except ConfigChanged:
+            if not done():
+                raise
+
+    def start(self, node: str, vmid: int) -> TaskEnd:
+        """Start a container and wait until it runs. One that runs already is left alone."""
+        return self._power(node, vmid, "start", {}, running=True)
+
+    def stop(self, node: str, vmid: int) -> TaskEnd:
+        """Kill a container. One that is stopped already is left alone."""
+        return self._power(node, vmid, "stop", {}, running=False)
+
+    def shutdown(self, node: str, vmid: int, timeout: int) -> TaskEnd:
+        """Shut a container down; after `timeout` seconds it is killed."""
+        values = {"forceStop": 1, "timeout": timeout}
+        return self._power(node, vmid, "shutdown", values, running=False, deadline=timeout + self.timings.lock)
+
+    def _power(
+        self,
+        node: str,
+        vmid: int,
+        verb: str,
+        values: Mapping[str, Any],
+        *,
+        running: bool,
+        deadline: float | None = None,
+    ) -> TaskEnd:
+        already = re.compile(r"already running" if running else r"not running")
+
+        def done() -> TaskEnd | None:
+            return TaskEnd("", ()) if self.guest_status(node, vmid).running is running else None
+
+        def attempt() -> TaskEnd:
+            try:
+                answer = self._send("POST", ("nodes", node, "lxc", vmid, "status", verb), values)
+                return self._task(answer, deadline)
+            except (ApiError, TaskFailed) as error:
+                text = error.reason if isinstance(error, ApiError) else error.exit_status
+                if isinstance(error, TaskFailed) and _LOCKED.search(text):
+                    raise _RetryError(error, locked=True) from None
+                # Somebody was faster: that is what was wanted (facts field-reports B14).
+                there = done() if already.search(text) else None
+                if there is None:
+                    raise
+                return there
+
+        return self._repeat(attempt, done)
+
+    def resize(self, node: str, vmid: int, slot: str, size: int) -> TaskEnd:
+        """Grow a mount point's volume to `size` bytes, the file system with it.
+
+        The size is absolute, so a repetition does no harm. Proxmox refuses a smaller size and a foreign volume (facts
+        proxmox 9).
+        """
+        values = {"disk": slot, "size": format_size(size)}
+        try:
+            return self._task(self._repeat(lambda: self._send("PUT", ("nodes", node, "lxc", vmid, "resize"), values)))
+        except ApiError as error:
+            if "already at specified size" in error.reason:
+                return TaskEnd("", ())
+            raise
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "\n".join(": ".join(str(part) for part in row) if isinstance(row, list) else str(row) for row in value)
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def _task_node(upid: str) -> str:
+    parts = upid.split(":")
+    if len(parts) < 8 or parts[0] != "UPID" or not parts[1]:
+        raise ProxmoxError(f"{upid!r} is no task of Proxmox")
+    return parts[1]
+
+
+def _task_name(upid: str) -> str:
+    """ "vzstart of 105 on pve": what a person calls the task."""
+    parts = upid.split(":")
+    return f"{parts[5]} of {parts[6]} on {parts[1]}" if parts[6] else f"{parts[5]} on {parts[1]}"
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason of a network error, without object addresses, URLs or bodies."""
+    seen: BaseException = error
+    while True:
+        inner = seen.__cause__ or seen.__context__
+        if inner is None:
+            inner = next((part for part in seen.args if isinstance(part, BaseException)), None)
+        reason = getattr(seen, "reason", None)
+        if inner is None and isinstance(reason, BaseException):
+            inner = reason
+        if inner is None or inner is seen:
+            break
+        seen = inner
+    if isinstance(seen, ssl.SSLCertVerificationError):
+        return seen.verify_message
+    if isinstance(seen, TimeoutError):
+        return "no answer in time"
+    if isinstance(seen, OSError) and seen.strerror:
+        return seen.strerror
+    text = re.sub(r"<[^>]*>:? ?", "", str(seen)).strip()
+    return text or type(seen).__name__
+
+
+_BY_STATUS: dict[int, tuple[type[ApiError], str]] = {
+    400: (ParametersRejected, ""),
+    401: (
+        AuthenticationFailed,
+        "check the token (user, realm, name, value, expiry): pveum user token list USER@REALM",
+    ),
+    403: (PermissionDenied, "grant the privilege that is named, to the token and to its user"),
+    501: (NotImplementedByServer, "check the server's version; this program is made for Proxmox VE 8 and 9"),
+}
+_BY_TEXT: tuple[tuple[re.Pattern[str], type[ApiError], str], ...] = (
+    (_NO_GUEST, NoSuchGuest, ""),
+    (re.compile("protection mode enabled"), ProtectionOn, ""),
+    (
+        re.compile("detected modified configuration"),
+        ConfigChanged,
+        "somebody else changes this guest: see who, then run again",
+    ),
+)
+_LOCK_REMEDY = (
+    "see what runs on the guest; a lock that a broken operation left is cleared on the node: pct unlock NUMBER"
+)
+_WAY_REMEDY = "check that the guest's node is up and can be reached from the node that answers"
+
+
+def _api_error(shown: str, error: ResourceException) -> ProxmoxError | _RetryError:
+    """The package's error for an answer of 400 or more (facts proxmox 0)."""
+    status = int(error.status_code)
+    body = error.errors if isinstance(error.errors, dict) else {}
+    # The body's text is whole; the reason phrase is only its first line, and some proxies drop it.
+    reason = str(body.get("message") or error.content or error.status_message or "")
+    details = body.get("errors")
+    errors = {str(key): str(text) for key, text in details.items()} if isinstance(details, dict) else {}
+    if _LOCKED.search("\n".join([reason, *errors.values()])):
+        return _RetryError(LockTimeout(shown, status, reason, errors, _LOCK_REMEDY), locked=True)
+    if status in _BAD_WAY:
+        return _RetryError(ApiError(shown, status, reason, errors, _WAY_REMEDY), locked=False)
+    if status in _BY_STATUS:
+        kind, remedy = _BY_STATUS[status]
+        return kind(shown, status, reason, errors, remedy)
+    for pattern, kind, remedy in _BY_TEXT:
+        if pattern.search(reason):
+            return kind(shown, status, reason, errors, remedy)
+    return ApiError(shown, status, reason, errors)

@@ -1,0 +1,262 @@
+"""What is, read from the API into values that do not change. Planners decide on these alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from proxmox.client import Guest, PendingEntry, Proxmox
+from proxmox.errors import ApiError, GuestMissing, NoSuchGuest, NotImplementedByServer
+from proxmox.mountpoint import MountPoint, MountPointSyntaxError, is_slot, is_unused, owner_of, slot_number, storage_of
+
+READERS = 8
+"""How many guests are read at the same time."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A place where a guest names a volume.
+
+    where: "config", "pending" or "snapshot NAME"; key: mp0, rootfs, unused1, scsi0 ...; path: a mount point's, or None.
+    """
+
+    vmid: int
+    kind: str
+    node: str
+    where: str
+    key: str
+    path: str | None
+
+
+@dataclass(frozen=True)
+class GuestFacts:
+    """A guest. `config` is what is in effect; `pending` what will be (None: the key will be deleted).
+
+    running: None when it was not read. snapshots: name -> the configuration that it keeps.
+    """
+
+    vmid: int
+    node: str
+    kind: str = "lxc"
+    running: bool | None = False
+    config: Mapping[str, str] = field(default_factory=dict)
+    pending: Mapping[str, str | None] = field(default_factory=dict)
+    digest: str | None = None
+    snapshots: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Host name of a container, name of a virtual machine."""
+        return self.config.get("hostname") or self.config.get("name") or ""
+
+    @property
+    def lock(self) -> str | None:
+        """What operation holds the guest, or None."""
+        return self.config.get("lock") or None
+
+    @property
+    def protected(self) -> bool:
+        """Whether protection mode is on."""
+        return self.config.get("protection", "0") == "1"
+
+    @property
+    def template(self) -> bool:
+        """Whether the guest is a template."""
+        return self.config.get("template", "0") == "1"
+
+    def mounts(self) -> dict[str, MountPoint]:
+        """The mount points in effect, by key, in the order of their numbers. A broken one raises ValueError."""
+        slots = sorted(filter(is_slot, self.config), key=slot_number)
+        return {slot: MountPoint.parse(self.config[slot]) for slot in slots}
+
+    def pending_mounts(self) -> dict[str, MountPoint | None]:
+        """The mount points that wait to be applied; None for one that will be removed."""
+        return {
+            key: MountPoint.parse(value) if value is not None else None
+            for key, value in self.pending.items()
+            if is_slot(key)
+        }
+
+    def unused(self) -> dict[str, str]:
+        """unusedN -> the volume that it names."""
+        return {key: value.split(",")[0] for key, value in self.config.items() if is_unused(key)}
+
+    def references(self, volid: str) -> tuple[Reference, ...]:
+        """Every place where this guest names the volume: in effect, pending, and in snapshots."""
+        layers: list[tuple[str, Mapping[str, str]]] = [
+            ("config", self.config),
+            ("pending", {key: value for key, value in self.pending.items() if value is not None}),
+            *((f"snapshot {name}", config) for name, config in sorted(self.snapshots.items())),
+        ]
+        return tuple(
+            Reference(self.vmid, self.kind, self.node, where, key, _path(key, value))
+            for where, config in layers
+            for key, value in sorted(config.items())
+            if _names(key, value, volid)
+        )
+
+
+def _names(key: str, value: str, volid: str) -> bool:
+    if key in ("description", "digest"):
+        return False
+    return any(part.strip() in (volid, f"volume={volid}", f"file={volid}") for part in value.split(","))
+
+
+def _path(key: str, value: str) -> str | None:
+    if not is_slot(key):
+        return None
+    try:
+        return MountPoint.parse(value).path
+    except MountPointSyntaxError:
+        return None
+
+
+@dataclass(frozen=True)
+class VolumeFacts:
+    """A volume that its storage lists. size in bytes; owner: the number in its name, or None."""
+
+    volid: str
+    size: int
+    format: str = "raw"
+
+    @property
+    def owner(self) -> int | None:
+        """The number of the guest that owns it."""
+        return owner_of(self.volid)
+
+    @property
+    def storage(self) -> str:
+        """The storage it lies on."""
+        return storage_of(self.volid)
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """All guests of the cluster that could be read.
+
+    unreadable: guests that exist and could not be read, with the reason. sees_all: whether the token may see every
+    guest. shared_storages: storages that more than one node uses.
+    """
+
+    guests: tuple[GuestFacts, ...] = ()
+    unreadable: tuple[tuple[Guest, str], ...] = ()
+    sees_all: bool = True
+    shared_storages: frozenset[str] = frozenset()
+
+    def guest(self, vmid: int) -> GuestFacts | None:
+        """The guest of that number, if it was read."""
+        return next((guest for guest in self.guests if guest.vmid == vmid), None)
+
+    def holders(self, volid: str, *, besides: Iterable[int] = ()) -> tuple[tuple[GuestFacts, Reference], ...]:
+        """Every guest, but for the numbers in `besides`, and every place in it where it names the volume."""
+        left_out = frozenset(besides)
+        return tuple(
+            (guest, reference)
+            for guest in self.guests
+            if guest.vmid not in left_out
+            for reference in guest.references(volid)
+        )
+
+
+def guest_from_entries(
+    vmid: int, node: str, kind: str, entries: Iterable[PendingEntry], running: bool | None
+) -> GuestFacts:
+    """A guest from the rows of its `pending` call, which tells both what is in effect and what will be."""
+    config: dict[str, str] = {}
+    pending: dict[str, str | None] = {}
+    for entry in entries:
+        if entry.value is not None:
+            config[entry.key] = entry.value
+        if entry.delete:
+            pending[entry.key] = None
+        elif entry.pending is not None:
+            pending[entry.key] = entry.pending
+    digest = config.pop("digest", None)
+    return GuestFacts(vmid, node, kind, running, config, pending, digest)
+
+
+def locate(client: Proxmox, vmid: int) -> Guest | None:
+    """Where the guest is, or None when the number is free.
+
+    Raises GuestMissing when the number is taken by a guest that the token may not see: it is not ours to work on.
+    """
+    found = next((guest for guest in client.guests() if guest.vmid == vmid), None)
+    if found is None and client.vmid_taken(vmid):
+        raise GuestMissing(
+            f"Guest {vmid} exists, but the token may not see it",
+            f"VM.Audit on /vms/{vmid} is missing, or the guest is another's",
+            f"grant VM.Audit on /vms to the token and its user, or choose another number than {vmid}",
+        )
+    return found
+
+
+def read_guest(client: Proxmox, vmid: int, *, snapshots: bool = False) -> GuestFacts | None:
+    """A guest with its power state; None when there is none of that number on any node."""
+    place = locate(client, vmid)
+    if place is None:
+        return None
+    try:
+        return _read(client, place, power=True, snapshots=snapshots)
+    except NoSuchGuest:
+        return None  # removed meanwhile
+
+
+def read_cluster(client: Proxmox, volid: str | None = None, *, power_of: Iterable[int] = ()) -> ClusterFacts:
+    """All guests of all nodes, snapshots included.
+
+    The power state is read for the numbers in `power_of` and for the containers that name `volid`.
+    """
+    listed = client.guests()
+    nodes = client.nodes()
+    online = {node.name for node in nodes if node.online}
+    wanted = frozenset(power_of)
+    readable = [guest for guest in listed if guest.node in online]
+    unreadable = [(guest, f"node {guest.node} is offline") for guest in listed if guest.node not in online]
+    guests: list[GuestFacts] = []
+
+    def read(place: Guest) -> GuestFacts | tuple[Guest, str] | None:
+        try:
+            facts = _read(client, place, power=place.vmid in wanted, snapshots=True)
+            if volid and facts.running is None and place.kind == "lxc" and facts.references(volid):
+                facts = replace(facts, running=client.guest_status(place.node, place.vmid).running)
+        except NoSuchGuest:
+            return None
+        except ApiError as error:
+            return place, error.reason
+        return facts
+
+    with ThreadPoolExecutor(max_workers=READERS) as pool:
+        for result in pool.map(read, readable):
+            if isinstance(result, GuestFacts):
+                guests.append(result)
+            elif result is not None:
+                unreadable.append(result)
+    here = client.connection.node
+    shared = frozenset(storage.name for storage in client.storages(here) if storage.shared)
+    sees_all = "VM.Audit" in client.permissions().inherited("/vms")
+    return ClusterFacts(tuple(guests), tuple(unreadable), sees_all, shared)
+
+
+def _read(client: Proxmox, place: Guest, *, power: bool, snapshots: bool) -> GuestFacts:
+    entries = client.guest_pending(place.node, place.vmid, place.kind)
+    running = client.guest_status(place.node, place.vmid).running if power and place.kind == "lxc" else None
+    facts = guest_from_entries(place.vmid, place.node, place.kind, entries, running)
+    return replace(facts, snapshots=_snapshots(client, place)) if snapshots else facts
+
+
+def _snapshots(client: Proxmox, place: Guest) -> dict[str, dict[str, str]]:
+    try:
+        names = client.guest_snapshots(place.node, place.vmid, place.kind)
+    except NotImplementedByServer:
+        return {}  # a server without snapshots has none
+    return {name: client.snapshot_config(place.node, place.vmid, name, place.kind) for name in names}
+
+
+def read_volume(client: Proxmox, node: str, volid: str) -> VolumeFacts | None:
+    """A volume from its storage's list; None when it is not listed.
+
+    A token without the rights of facts proxmox 4 does not see it either: preflight tells the two apart.
+    """
+    found = client.storage_content(node, storage_of(volid), vmid=owner_of(volid))
+    return next((VolumeFacts(row.volid, row.size, row.format) for row in found if row.volid == volid), None)

@@ -1,0 +1,641 @@
+"""What has to be done: pure functions from facts and a wish to a list of steps, or to a refusal that names the reason.
+
+Nothing here reads or writes. Preview prints the plan that update runs. A plan made on the state that another plan has
+left is empty. No plan frees or formats a volume of another owner, and only `plan_volume_removal` frees one at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from proxmox.errors import (
+    DeletionNotConfirmed,
+    GuestElsewhere,
+    GuestIsTemplate,
+    GuestLocked,
+    GuestMissing,
+    HolderUnknown,
+    NoFreeSlot,
+    OwnerMismatch,
+    PathTaken,
+    PetRunning,
+    ShrinkRefused,
+    SlotTaken,
+    VolumeBusy,
+    VolumeElsewhere,
+    VolumeHeld,
+    VolumeMissing,
+)
+from proxmox.facts import ClusterFacts, GuestFacts, Reference, VolumeFacts
+from proxmox.mountpoint import (
+    MAX_SLOTS,
+    MountPoint,
+    format_size,
+    normal_path,
+    owner_of,
+    require_existing,
+    slot_number,
+    storage_of,
+)
+from proxmox.ownership import describe_guest, describe_holder, how_to_free
+
+GIB = 1 << 30
+
+
+# Steps.
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do to one container."""
+
+    vmid: int
+    node: str
+
+    def describe(self) -> str:
+        """One line for preview and progress."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Shutdown(Step):
+    """Shut down; killed after `timeout_s`."""
+
+    timeout_s: int = 60
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: shut down (killed after {self.timeout_s} s)"
+
+
+@dataclass(frozen=True)
+class Start(Step):
+    """Start and see it running."""
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: start"
+
+
+@dataclass(frozen=True)
+class SetMount(Step):
+    """Mount an existing volume. `replaces`: the volume that may be in the slot now; None for an empty slot."""
+
+    slot: str
+    mount: MountPoint
+    replaces: str | None = None
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: set {self.slot} to {self.mount.property_string()}"
+
+
+@dataclass(frozen=True)
+class RemoveMount(Step):
+    """Take a mount point away, if it still names `volid`. Proxmox keeps the volume's name as an unused entry."""
+
+    slot: str
+    volid: str
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: detach {self.volid} from {self.slot}"
+
+
+@dataclass(frozen=True)
+class DropUnused(Step):
+    """Remove the unused entry of a foreign volume. The volume stays (facts proxmox 3.1)."""
+
+    volid: str
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: forget {self.volid} (the volume stays with CT {owner_of(self.volid)})"
+
+
+@dataclass(frozen=True)
+class Allocate(Step):
+    """Let Proxmox make and format a new volume. size in bytes."""
+
+    slot: str
+    storage: str
+    size: int
+    path: str
+
+    @property
+    def value(self) -> str:
+        """What is sent: `STORE:GiB,mp=path,backup=1` (facts field-reports A15)."""
+        gib = f"{self.size / GIB:.6f}".rstrip("0").rstrip(".")
+        return f"{self.storage}:{gib},mp={self.path},backup=1"
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: allocate {format_size(self.size)} on {self.storage} as {self.slot} at {self.path}"
+
+
+@dataclass(frozen=True)
+class Grow(Step):
+    """Grow a volume and its file system. Sizes in bytes."""
+
+    slot: str
+    volid: str
+    old: int
+    new: int
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: grow {self.volid} from {format_size(self.old)} to {format_size(self.new)}"
+
+
+@dataclass(frozen=True)
+class FreeVolume(Step):
+    """Free a volume of the guest's own, which is detached already. All data on it is lost."""
+
+    volid: str
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: DELETE {self.volid} with all data on it"
+
+
+@dataclass(frozen=True)
+class Protect(Step):
+    """Switch protection on."""
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: switch protection on"
+
+
+@dataclass(frozen=True)
+class Unprotected(Step):
+    """Run `steps` with protection off; afterwards it is on, whatever happened."""
+
+    steps: tuple[Step, ...]
+
+    def describe(self) -> str:
+        """One line."""
+        return f"{'; '.join(step.describe() for step in self.steps)} (protection off for this only)"
+
+
+# Wishes.
+
+
+@dataclass(frozen=True)
+class VolumeWish:
+    """A volume that the pet shall own.
+
+    size_gb in GiB; path: where the pet mounts it; volid: an existing volume to adopt, or the one of an earlier run.
+    """
+
+    name: str
+    vmid: int
+    storage: str
+    size_gb: float
+    path: str
+    volid: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return int(self.size_gb * GIB)
+
+
+@dataclass(frozen=True)
+class AttachWish:
+    """A volume of another guest's that a container shall mount.
+
+    owner: the number that owns the volume; start: whether the container shall run; previous_volid: the volume that an
+    earlier run put into the slot, which may be replaced; takeover: detach the volume from whoever holds it, stopping
+    that guest; timeout_s: for a shutdown.
+    """
+
+    vmid: int
+    node: str
+    volid: str
+    path: str
+    owner: int
+    slot: str = "mp0"
+    options: Mapping[str, str] = field(default_factory=lambda: {"backup": "0"})
+    start: bool = True
+    previous_volid: str | None = None
+    takeover: bool = False
+    timeout_s: int = 60
+
+    @property
+    def mount(self) -> MountPoint:
+        """The mount point as it shall be."""
+        return MountPoint(self.volid, self.path, dict(self.options))
+
+
+@dataclass(frozen=True)
+class DetachWish:
+    """A volume that a container shall no longer mount. restart: start it again if it ran."""
+
+    vmid: int
+    volid: str
+    slot: str = "mp0"
+    timeout_s: int = 60
+    restart: bool = False
+
+
+@dataclass(frozen=True)
+class VolumePlan:
+    """Steps, and where the volume is or will be. volid: None when it is yet to be made. size: in bytes, as it is now."""
+
+    steps: tuple[Step, ...]
+    slot: str
+    volid: str | None
+    size: int | None
+
+    @property
+    def adopted(self) -> bool:
+        """Whether the volume exists already."""
+        return self.volid is not None
+
+
+# Planners.
+
+
+def _usable(guest: GuestFacts | None, vmid: int, node: str | None = None) -> GuestFacts:
+    """The guest, when it is a container that can be worked on."""
+    if guest is None:
+        raise GuestMissing(
+            f"There is no guest {vmid}", "no node of the cluster has it", "deploy the stack that makes it first"
+        )
+    if guest.kind != "lxc":
+        raise GuestMissing(
+            f"Guest {vmid} is not a container",
+            f"{describe_guest(guest)} has the number",
+            "choose another number in the settings",
+        )
+    if node is not None and guest.node != node:
+        raise GuestElsewhere(
+            f"CT {vmid} is on node {guest.node}, not on {node}",
+            "the settings name the other node, and a local volume can be used on one node only",
+            f"set the node to {guest.node}, or migrate it: pct migrate {vmid} {node}",
+        )
+    if guest.template:
+        raise GuestIsTemplate(
+            f"CT {vmid} is a template",
+            "a template cannot be started or changed",
+            "choose another number in the settings",
+        )
+    if guest.lock:
+        raise GuestLocked(
+            f"CT {vmid} is locked ({guest.lock})",
+            f"an operation ({guest.lock}) is at work on it, or was broken off and left its lock",
+            f"wait for it to end; if nothing runs (pct status {vmid}): pct unlock {vmid}, on node {guest.node}",
+        )
+    return guest
+
+
+def mount_of(pet: GuestFacts, wish: VolumeWish) -> tuple[str, MountPoint] | None:
+    """The pet's mount point that the wish means: by volume name when it has one, else by path."""
+    for slot, mount in pet.mounts().items():
+        if wish.volid is not None:
+            if mount.volume == wish.volid:
+                return slot, mount
+        elif normal_path(mount.path) == normal_path(wish.path):
+            return slot, mount
+    return None
+
+
+def plan_volume(
+    pet: GuestFacts | None, volume: VolumeFacts | None, cluster: ClusterFacts, wish: VolumeWish
+) -> VolumePlan:
+    """Adopt, allocate, re-mount or grow the volume of a wish.
+
+    volume: the facts of the volume that the wish names or, by `mount_of`, of the one that the pet has at its path.
+    Protection is on at the end of every plan. Raises a Refusal.
+    """
+    pet = _usable(pet, wish.vmid)
+    found = mount_of(pet, wish)
+    if found is None and wish.volid is None:
+        return _plan_allocation(pet, wish)
+    volid = found[1].volume if found else str(wish.volid)
+    known = _own_volume(volid, volume, wish)
+    steps: list[Step] = []
+    if found is None:
+        slot = _free_slot(pet)
+        mount = MountPoint(volid, wish.path, {"backup": "1"})
+        steps.append(_remount(pet, cluster, slot, mount, replaces=None))
+    else:
+        slot, mount = found
+        if normal_path(mount.path) != normal_path(wish.path) or slot in pet.pending:
+            wanted = MountPoint(volid, wish.path, mount.options)
+            steps.append(_remount(pet, cluster, slot, wanted, replaces=volid))
+    if wish.size < known.size:
+        raise ShrinkRefused(
+            f"Volume '{wish.name}' ({volid}) has {format_size(known.size)}; the settings ask for {format_size(wish.size)}",
+            "a volume is never made smaller: the data at its end would be lost",
+            f"set its size to {known.size / GIB:g} GB in the settings",
+        )
+    if wish.size > known.size:
+        _refuse_running_users(cluster, wish, volid)
+        steps.append(Grow(pet.vmid, pet.node, slot, volid, known.size, wish.size))
+    return VolumePlan(_protected(pet, steps), slot, volid, known.size)
+
+
+def _protected(pet: GuestFacts, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """`steps`, and protection on at the end if none of them sees to it."""
+    if pet.protected or any(isinstance(step, Unprotected) for step in steps):
+        return tuple(steps)
+    return (*steps, Protect(pet.vmid, pet.node))
+
+
+def _plan_allocation(pet: GuestFacts, wish: VolumeWish) -> VolumePlan:
+    slot = _free_slot(pet)
+    _refuse_path(pet, slot, wish.path)
+    step = Allocate(pet.vmid, pet.node, slot, wish.storage, wish.size, wish.path)
+    return VolumePlan((Unprotected(pet.vmid, pet.node, (step,)),), slot, None, None)
+
+
+def _own_volume(volid: str, volume: VolumeFacts | None, wish: VolumeWish) -> VolumeFacts:
+    require_existing(volid)
+    _refuse_owner(volid, wish.vmid)
+    if storage_of(volid) != wish.storage:
+        raise VolumeElsewhere(
+            f"Volume '{wish.name}' is {volid}; the settings ask for storage {wish.storage}",
+            "moving a volume to another storage is not something this program does",
+            f"set its storage to {storage_of(volid)}, or move it: pct move-volume {wish.vmid} mpN {wish.storage}",
+        )
+    if volume is None:
+        raise _missing(volid)
+    return volume
+
+
+def _missing(volid: str) -> VolumeMissing:
+    return VolumeMissing(
+        f"The volume {volid} does not exist",
+        f"storage {storage_of(volid)} does not list it; or the token may not see it, which needs Datastore.Audit on "
+        f"/storage/{storage_of(volid)} and VM.Config.Disk on /vms/{owner_of(volid)}",
+        f"look with: pvesm list {storage_of(volid)} --vmid {owner_of(volid)}",
+    )
+
+
+def _refuse_owner(volid: str, owner: int) -> None:
+    if owner_of(volid) != owner:
+        raise OwnerMismatch(
+            f"The volume {volid} does not belong to guest {owner}",
+            f"its name says that it belongs to guest {owner_of(volid)}, and with that guest Proxmox frees it",
+            "name a volume of the declared owner, or declare the other owner",
+        )
+
+
+def _remount(pet: GuestFacts, cluster: ClusterFacts, slot: str, mount: MountPoint, *, replaces: str | None) -> Step:
+    """Mount an own volume again, or elsewhere. If the pet runs nobody may use it: the mount could be live at once."""
+    _refuse_path(pet, slot, mount.path)
+    if "rootfs" in {reference.key for reference in pet.references(mount.volume)}:
+        raise SlotTaken(
+            f"{mount.volume} is the root file system of CT {pet.vmid}",
+            "a data volume has to be one of its own",
+            "name another volume in the settings",
+        )
+    if pet.running is not False and (replaces is not None or cluster.holders(mount.volume, besides=[pet.vmid])):
+        raise PetRunning(
+            f"CT {pet.vmid} runs, and {slot} has to change",
+            "the change would wait for the next stop, or mount a volume that another guest uses",
+            f"stop it first: pct shutdown {pet.vmid}",
+        )
+    return Unprotected(pet.vmid, pet.node, (SetMount(pet.vmid, pet.node, slot, mount, replaces),))
+
+
+def _refuse_running_users(cluster: ClusterFacts, wish: VolumeWish, volid: str) -> None:
+    """A volume that another running guest has mounted would grow as a block device only (facts proxmox 9)."""
+    users = [
+        (guest, reference)
+        for guest, reference in cluster.holders(volid, besides=[wish.vmid])
+        if guest.running is not False and reference.where in ("config", "pending") and not _unused(reference)
+    ]
+    if users:
+        guest, reference = users[0]
+        raise VolumeBusy(
+            f"Volume '{wish.name}' ({volid}) cannot grow now",
+            f"{describe_holder(guest, reference)}; its file system could not be grown",
+            f"stop that guest, run this again, then start it: pct shutdown {guest.vmid}",
+        )
+
+
+def _unused(reference: Reference) -> bool:
+    return reference.key.startswith("unused")
+
+
+def _free_slot(guest: GuestFacts) -> str:
+    for number in range(MAX_SLOTS):
+        slot = f"mp{number}"
+        if slot not in guest.config and slot not in guest.pending:
+            return slot
+    raise NoFreeSlot(
+        f"CT {guest.vmid} has no free mount point key", f"all {MAX_SLOTS} are used", "remove one, or use another guest"
+    )
+
+
+def _refuse_path(guest: GuestFacts, slot: str, path: str) -> None:
+    """Another mount point of the guest, in effect or pending, must not have the path."""
+    mounts: dict[str, MountPoint | None] = {**guest.pending_mounts()}
+    for key, mount in [*guest.mounts().items(), *mounts.items()]:
+        if mount is not None and key != slot and normal_path(mount.path) == normal_path(path):
+            raise PathTaken(
+                f"CT {guest.vmid} has something else at {path}",
+                f"{key} mounts {mount.volume} there",
+                "choose another path in the settings, or remove that mount point",
+            )
+
+
+def _one_writer(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> list[tuple[GuestFacts, Reference]]:
+    """All others that name the volume. Raises HolderUnknown when that cannot be known, PetRunning for the owner."""
+    if not cluster.sees_all:
+        raise HolderUnknown(
+            f"Nobody can say who else uses {volid}",
+            "the token may not see all guests: VM.Audit on /vms, propagated, is missing",
+            "grant it to the token and to its user: pveum acl modify /vms --roles ROLE --tokens TOKEN",
+        )
+    for guest, reason in cluster.unreadable:
+        # What is on another node's own storage is another volume, whatever its name.
+        if storage_of(volid) in cluster.shared_storages or guest.vmid in (vmid, owner):
+            raise HolderUnknown(
+                f"Nobody can say whether guest {guest.vmid} uses {volid}",
+                f"its configuration on node {guest.node} cannot be read: {reason}",
+                "bring the node back, then run this again",
+            )
+    pet = cluster.guest(owner)
+    if pet is not None and pet.running is not False and vmid != owner:
+        live = [reference for reference in pet.references(volid) if reference.where in ("config", "pending")]
+        mounted = [reference for reference in live if not _unused(reference)]
+        if mounted:
+            raise PetRunning(
+                f"CT {owner} runs with {volid} mounted",
+                f"{describe_holder(pet, mounted[0])}; two systems would write to one file system",
+                f"stop it, or set pet.started to false: pct shutdown {owner}",
+            )
+    return list(cluster.holders(volid, besides=[vmid, owner]))
+
+
+def plan_attach(
+    guest: GuestFacts | None, volume: VolumeFacts | None, cluster: ClusterFacts, wish: AttachWish
+) -> tuple[Step, ...]:
+    """Mount a volume in a stopped container, then start it.
+
+    Nothing to do when it is attached as wished and the power is as wished. A container that was just made is stopped,
+    so its plan is one SetMount and one Start. Raises a Refusal.
+    """
+    slot_number(wish.slot)
+    require_existing(wish.volid)
+    guest = _usable(guest, wish.vmid, wish.node)
+    _refuse_owner(wish.volid, wish.owner)
+    if volume is None:
+        raise _missing(wish.volid)
+    others = _one_writer(cluster, wish.volid, wish.vmid, wish.owner)
+    freeing = _plan_takeover(others, wish) if others else ()
+    elsewhere = [key for key, mount in guest.mounts().items() if mount.volume == wish.volid and key != wish.slot]
+    if elsewhere:
+        raise SlotTaken(
+            f"{wish.volid} is mounted in CT {wish.vmid} already, as {elsewhere[0]}",
+            f"the settings ask for {wish.slot}",
+            f"use {elsewhere[0]} in the settings, or detach it: pct set {wish.vmid} --delete {elsewhere[0]}",
+        )
+    _refuse_path(guest, wish.slot, wish.path)
+    current = guest.mounts().get(wish.slot)
+    if current is not None and wish.slot not in guest.pending and current.same_mount(wish.mount):
+        return (*freeing, *plan_power(guest, wish.start, wish.timeout_s))
+    replaces = _replaceable(guest, wish)
+    stop: tuple[Step, ...] = () if guest.running is False else (Shutdown(wish.vmid, wish.node, wish.timeout_s),)
+    start: tuple[Step, ...] = (Start(wish.vmid, wish.node),) if wish.start else ()
+    forget: tuple[Step, ...] = ()
+    if replaces is not None and replaces != wish.volid:
+        forget = (DropUnused(wish.vmid, wish.node, replaces),)
+    return (*freeing, *stop, SetMount(wish.vmid, wish.node, wish.slot, wish.mount, replaces), *forget, *start)
+
+
+def _replaceable(guest: GuestFacts, wish: AttachWish) -> str | None:
+    """The volume in the slot, when it is one that may be replaced. Raises SlotTaken."""
+    current = guest.mounts().get(wish.slot)
+    waiting = guest.pending_mounts().get(wish.slot)
+    allowed = (wish.volid, wish.previous_volid)
+    for mount in (current, waiting):
+        if mount is not None and mount.volume not in allowed:
+            raise SlotTaken(
+                f"{wish.slot} of CT {wish.vmid} holds {mount.volume}",
+                f"it is not the volume that the settings ask for, {wish.volid}, and not one that this stack put there",
+                f"detach it if it is not needed: pct set {wish.vmid} --delete {wish.slot}; or use another slot",
+            )
+    if current is None:
+        return waiting.volume if waiting is not None else None
+    return current.volume
+
+
+def _plan_takeover(others: Sequence[tuple[GuestFacts, Reference]], wish: AttachWish) -> tuple[Step, ...]:
+    """Steps that detach the volume from its holders, if that is wanted and possible. Raises VolumeHeld."""
+    holders = sorted({guest.vmid for guest, _ in others})
+    stubborn = [
+        (guest, reference)
+        for guest, reference in others
+        if guest.kind != "lxc" or guest.template or guest.lock or reference.where.startswith("snapshot ")
+    ]
+    if not wish.takeover or stubborn:
+        guest, reference = (stubborn or others)[0]
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+        raise VolumeHeld(
+            f"The volume {wish.volid} is held by guest {', '.join(map(str, holders))}",
+            f"{describe_holder(guest, reference)}{more}; two guests must not write to one volume",
+            f"on node {guest.node}: {how_to_free(reference)}",
+            holders,
+        )
+    steps: list[Step] = []
+    for guest in {guest.vmid: guest for guest, _ in others}.values():
+        steps.extend(_release(guest, wish.volid, wish.timeout_s))
+    return tuple(steps)
+
+
+def _release(guest: GuestFacts, volid: str, timeout_s: int, slots: Sequence[str] | None = None) -> list[Step]:
+    """Detach a foreign volume from a container: stop, remove its mount points, forget it."""
+    named = {key for key, mount in guest.mounts().items() if mount.volume == volid}
+    named |= {key for key, mount in guest.pending_mounts().items() if mount is not None and mount.volume == volid}
+    found = [key for key in sorted(named, key=slot_number) if slots is None or key in slots]
+    steps: list[Step] = []
+    if found and guest.running is not False:
+        steps.append(Shutdown(guest.vmid, guest.node, timeout_s))
+    steps.extend(RemoveMount(guest.vmid, guest.node, slot, volid) for slot in found)
+    if found or volid in guest.unused().values():
+        steps.append(DropUnused(guest.vmid, guest.node, volid))
+    return steps
+
+
+def plan_detach(guest: GuestFacts | None, wish: DetachWish) -> tuple[Step, ...]:
+    """Take a foreign volume out of a container.
+
+    Nothing to do when the guest is gone or names the volume no more. A slot that holds another volume is left alone.
+    Raises OwnerMismatch when the volume is the container's own: forgetting it would free it (facts proxmox 3.1).
+    """
+    if guest is None:
+        return ()
+    if owner_of(wish.volid) == wish.vmid:
+        raise OwnerMismatch(
+            f"The volume {wish.volid} belongs to CT {wish.vmid} itself",
+            "detaching it and removing what is left would delete the data",
+            "detach volumes of other guests only",
+        )
+    steps = _release(guest, wish.volid, wish.timeout_s, [wish.slot])
+    if not steps:
+        return ()
+    _usable(guest, wish.vmid)
+    if wish.restart and any(isinstance(step, Shutdown) for step in steps):
+        steps.append(Start(guest.vmid, guest.node))
+    return tuple(steps)
+
+
+def plan_power(guest: GuestFacts | None, running: bool, timeout_s: int = 60, vmid: int = 0) -> tuple[Step, ...]:
+    """Start or shut down, if the container is not already so. vmid: only for the error text when the guest is None."""
+    if guest is not None and guest.running is running:
+        return ()
+    guest = _usable(guest, guest.vmid if guest is not None else vmid)
+    return (Start(guest.vmid, guest.node),) if running else (Shutdown(guest.vmid, guest.node, timeout_s),)
+
+
+def plan_protection(pet: GuestFacts) -> tuple[Step, ...]:
+    """Protection on."""
+    return () if pet.protected else (Protect(pet.vmid, pet.node),)
+
+
+def plan_volume_removal(
+    pet: GuestFacts | None, cluster: ClusterFacts, vmid: int, volid: str, confirmed_volid: str | None
+) -> tuple[Step, ...]:
+    """Delete a volume of the pet's with all its data: only when it is named twice, and nobody else names it.
+
+    Nothing to do when the guest is gone or names it no more. Raises a Refusal.
+    """
+    require_existing(volid)
+    _refuse_owner(volid, vmid)
+    if pet is None:
+        return ()
+    references = pet.references(volid)
+    if not references:
+        return plan_protection(pet)
+    if confirmed_volid != volid:
+        raise DeletionNotConfirmed(
+            f"The volume {volid} is not deleted",
+            "deleting it needs the settings to name it a second time",
+            f"to keep it, leave it in the settings; to delete it with all data, confirm exactly {volid}",
+        )
+    _usable(pet, vmid)
+    others = _one_writer(cluster, volid, vmid, vmid)
+    blocking = [*others, *((pet, reference) for reference in references if reference.where.startswith("snapshot "))]
+    if blocking:
+        guest, reference = blocking[0]
+        raise VolumeHeld(
+            f"The volume {volid} cannot be deleted",
+            f"{describe_holder(guest, reference)}",
+            f"on node {guest.node}: {how_to_free(reference)}",
+            sorted({guest.vmid for guest, _ in blocking}),
+        )
+    if any(reference.key == "rootfs" for reference in references):
+        raise SlotTaken(f"{volid} is the root file system of CT {vmid}", "it goes with the guest only", "name another")
+    slots = [key for key, mount in pet.mounts().items() if mount.volume == volid]
+    if slots and pet.running is not False:
+        raise PetRunning(
+            f"CT {vmid} runs with {volid} mounted", "the change would wait for the next stop", f"pct shutdown {vmid}"
+        )
+    steps: list[Step] = [RemoveMount(vmid, pet.node, slot, volid) for slot in slots]
+    return (Unprotected(vmid, pet.node, (*steps, FreeVolume(vmid, pet.node, volid))),)
