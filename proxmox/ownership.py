@@ -17,7 +17,7 @@ _CLAIM = re.compile(r"^[ \t]*claim:[ \t]*(?P<claim>[0-9a-f]{8}(?:-[0-9a-f]{4}){3
 
 
 def render_notes(text: str, claim: str) -> str:
-    """The description of a guest: `text`, an empty line, the claim. ValueError when `claim` is no uuid in lower case."""
+    """A description: `text`, an empty line, the claim. ValueError when `claim` is no uuid in lower case."""
     mark = f"claim: {claim}"
     if _CLAIM.fullmatch(mark) is None:
         raise ValueError(f"{claim!r} is no uuid in lower case")

@@ -242,7 +242,7 @@ class DetachWish:
 
 @dataclass(frozen=True)
 class VolumePlan:
-    """Steps, and where the volume is or will be. volid: None when it is yet to be made. size: in bytes, as it is now."""
+    """Steps, and where the volume is or will be. volid: None when it is yet to be made. size: in bytes, as it is."""
 
     steps: tuple[Step, ...]
     slot: str
@@ -328,7 +328,7 @@ def plan_volume(
             steps.append(_remount(pet, cluster, slot, wanted, replaces=volid))
     if wish.size < known.size:
         raise ShrinkRefused(
-            f"Volume '{wish.name}' ({volid}) has {format_size(known.size)}; the settings ask for {format_size(wish.size)}",
+            f"Volume '{wish.name}' ({volid}) has {format_size(known.size)}, the settings say {format_size(wish.size)}",
             "a volume is never made smaller: the data at its end would be lost",
             f"set its size to {known.size / GIB:g} GB in the settings",
         )

@@ -1,0 +1,188 @@
+"""Read, plan, execute, read back: what a resource or a script calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from proxmox.client import Proxmox
+from proxmox.errors import NotAsPlanned
+from proxmox.execution import Report, execute, silent
+from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster, read_guest, read_volume
+from proxmox.mountpoint import MountPoint, is_allocation, owner_of, storage_of
+from proxmox.planning import (
+    GIB,
+    AttachWish,
+    DetachWish,
+    Step,
+    VolumePlan,
+    VolumeWish,
+    mount_of,
+    plan_attach,
+    plan_detach,
+    plan_power,
+    plan_protection,
+    plan_volume,
+    plan_volume_removal,
+)
+
+
+@dataclass(frozen=True)
+class VolumeState:
+    """A volume as the pet has it. size_gb in GiB; protected: whether the pet's protection is on."""
+
+    vmid: int
+    node: str
+    slot: str
+    volid: str
+    storage: str
+    size_gb: float
+    path: str
+    protected: bool
+
+
+@dataclass(frozen=True)
+class AttachmentState:
+    """A mount point of a container as it is. options: without volume, mp and size; pending: whether a change waits."""
+
+    vmid: int
+    node: str
+    slot: str
+    volid: str
+    path: str
+    options: Mapping[str, str]
+    running: bool
+    pending: bool
+
+
+# Volumes of the pet.
+
+
+def preview_volume(client: Proxmox, wish: VolumeWish) -> VolumePlan:
+    """What `ensure_volume` would do. Reads only; raises the same Refusals."""
+    pet = read_guest(client, wish.vmid)
+    volume, cluster = None, ClusterFacts()
+    if pet is not None:
+        found = mount_of(pet, wish)
+        volid = found[1].volume if found else wish.volid
+        if volid is not None:
+            volume = _stored(client, pet.node, volid)
+            cluster = read_cluster(client, volid, power_of=[wish.vmid])
+    return plan_volume(pet, volume, cluster, wish)
+
+
+def ensure_volume(client: Proxmox, wish: VolumeWish, report: Report = silent) -> VolumeState:
+    """Have the volume as wished: adopted, allocated, mounted again or grown; protection on. Safe to repeat."""
+    with client.guard(wish.vmid):
+        plan = preview_volume(client, wish)
+        execute(client, plan.steps, report)
+        pet = read_guest(client, wish.vmid)
+        found = mount_of(pet, wish) if pet is not None else None
+        state = _volume_state(client, pet, found[1].volume) if found is not None else None
+        if state is None:
+            raise NotAsPlanned(
+                f"Volume '{wish.name}' is not on CT {wish.vmid} after the run",
+                "it was there a moment ago: somebody else works on this guest",
+                "run again",
+            )
+        return state
+
+
+def read_volume_state(client: Proxmox, vmid: int, volid: str) -> VolumeState | None:
+    """The volume as it is; None when the pet does not mount it, or either of them is gone."""
+    return _volume_state(client, read_guest(client, vmid), volid)
+
+
+def _volume_state(client: Proxmox, pet: GuestFacts | None, volid: str) -> VolumeState | None:
+    if pet is None:
+        return None
+    mounts = {mount.volume: (slot, mount) for slot, mount in pet.mounts().items()}
+    volume = _stored(client, pet.node, volid) if volid in mounts else None
+    if volume is None:
+        return None
+    slot, mount = mounts[volid]
+    size_gb = volume.size / GIB
+    return VolumeState(pet.vmid, pet.node, slot, volid, storage_of(volid), size_gb, mount.path, pet.protected)
+
+
+def _stored(client: Proxmox, node: str, volid: str) -> VolumeFacts | None:
+    """The volume on its storage; nothing for what is no volume's name: the planner says that better."""
+    if is_allocation(volid) or not storage_of(volid) or owner_of(volid) is None:
+        return None
+    return read_volume(client, node, volid)
+
+
+def ensure_protection(client: Proxmox, vmid: int, report: Report = silent) -> None:
+    """Protection on. A guest that is gone needs none."""
+    pet = read_guest(client, vmid)
+    if pet is not None:
+        execute(client, plan_protection(pet), report)
+
+
+def preview_removal(client: Proxmox, vmid: int, volid: str, confirmed_volid: str | None) -> tuple[Step, ...]:
+    """What `remove_volume` would do. Reads only."""
+    cluster = read_cluster(client, volid, power_of=[vmid])
+    return plan_volume_removal(cluster.guest(vmid), cluster, vmid, volid, confirmed_volid)
+
+
+def remove_volume(client: Proxmox, vmid: int, volid: str, confirmed_volid: str | None, report: Report = silent) -> None:
+    """Delete a volume with all its data. Refused unless it is named twice and nobody else names it."""
+    with client.guard(vmid):
+        execute(client, preview_removal(client, vmid, volid, confirmed_volid), report)
+
+
+# Attachments.
+
+
+def preview_attach(client: Proxmox, wish: AttachWish) -> tuple[Step, ...]:
+    """What `attach` would do. Reads only; raises the same Refusals."""
+    cluster = read_cluster(client, wish.volid, power_of=[wish.vmid, wish.owner])
+    return plan_attach(cluster.guest(wish.vmid), _stored(client, wish.node, wish.volid), cluster, wish)
+
+
+def attach(client: Proxmox, wish: AttachWish, report: Report = silent) -> AttachmentState:
+    """Have the volume attached and the power as wished. Safe to repeat."""
+    with client.guard(wish.vmid):
+        execute(client, preview_attach(client, wish), report)
+        state = read_attachment(client, wish.vmid, wish.slot)
+        as_wished = (
+            state is not None
+            and not state.pending
+            and state.running is wish.start
+            and MountPoint(state.volid, state.path, state.options).same_mount(wish.mount)
+        )
+        if state is None or not as_wished:
+            raise NotAsPlanned(
+                f"CT {wish.vmid} does not have {wish.volid} as wished after the run",
+                f"found: {state}",
+                "somebody else works on this guest: see who, then run again",
+            )
+        return state
+
+
+def read_attachment(client: Proxmox, vmid: int, slot: str) -> AttachmentState | None:
+    """The mount point in a slot as it is; None when the guest is gone or the slot is empty."""
+    guest = read_guest(client, vmid)
+    mount = guest.mounts().get(slot) if guest is not None else None
+    if guest is None or mount is None:
+        return None
+    waits = slot in guest.pending
+    options = dict(mount.options)
+    return AttachmentState(vmid, guest.node, slot, mount.volume, mount.path, options, guest.running is True, waits)
+
+
+def preview_detach(client: Proxmox, wish: DetachWish) -> tuple[Step, ...]:
+    """What `detach` would do. Reads only."""
+    return plan_detach(read_guest(client, wish.vmid), wish)
+
+
+def detach(client: Proxmox, wish: DetachWish, report: Report = silent) -> None:
+    """Have the volume detached and forgotten by the container; the volume stays. Safe to repeat."""
+    with client.guard(wish.vmid):
+        execute(client, preview_detach(client, wish), report)
+
+
+def ensure_power(client: Proxmox, vmid: int, *, running: bool, timeout_s: int = 60, report: Report = silent) -> None:
+    """Have the container started or stopped."""
+    with client.guard(vmid):
+        execute(client, plan_power(read_guest(client, vmid), running, timeout_s, vmid), report)
