@@ -1,0 +1,130 @@
+"""How the lab's model answers: a few fixed rules in one place, so that every answer can be foretold.
+
+The model plays its part in the real protocol. It never acts itself: to have
+something remembered or written it calls the agent's own tools, and what it
+"remembers" is what the agent put into the system prompt. So an answer proves
+that the whole way from the prompt to the agent's home and back has worked.
+
+The rules look at the last user message, first match wins:
+
+==========================  =====================================================
+``remember: TEXT``          calls the tool ``memory`` to add TEXT
+``write file NAME: TEXT``   calls the tool ``write_file``
+``read file NAME``          calls the tool ``read_file``
+``what do you remember?``   lists the memory entries of the system prompt
+``reply with the word X``   X
+anything else               ``You said: `` and the prompt
+==========================  =====================================================
+
+After a tool has run, the answer repeats what the tool said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = Mapping[str, Any]
+
+LONGEST_ECHO = 500
+"""Characters of a prompt or tool result that an answer repeats at most."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of one of the agent's tools; ``arguments`` as its schema wants them."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def identity(self) -> str:
+        """The same call has the same id each time."""
+        text = json.dumps([self.name, self.arguments], sort_keys=True)
+        return "call_" + hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One turn of the model: a text or a tool call, and the name of the rule that made it."""
+
+    rule: str
+    text: str = ""
+    call: ToolCall | None = None
+
+
+def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
+    """The model's turn. ``tools`` are the names of the tools that the request offers."""
+    last_user = max((n for n, m in enumerate(messages) if m.get("role") == "user"), default=None)
+    if last_user is None:
+        return Reply("empty", "There is no user message.")
+    results = [m for m in messages[last_user + 1 :] if m.get("role") == "tool"]
+    if results:
+        return Reply("tool-result", "Done. The tool said: " + text_of(results[-1])[:LONGEST_ECHO])
+    prompt = text_of(messages[last_user]).strip()
+    for name, pattern, answer in _RULES:
+        if match := pattern.search(prompt):
+            reply = answer(match, messages)
+            if reply.call is not None and reply.call.name not in tools:
+                return Reply(name, f"I can't do that: the tool {reply.call.name} was not offered to me.")
+            return Reply(name, reply.text, reply.call)
+    return Reply("echo", f"You said: {prompt[:LONGEST_ECHO]}")
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, whose content is a string or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = (part.get("text", "") for part in content if isinstance(part, Mapping))
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def memories_in(messages: Sequence[Message]) -> list[str]:
+    """The memory entries that the agent put into its system prompt, in its order."""
+    entries: list[str] = []
+    for message in messages:
+        if message.get("role") in {"system", "developer"}:
+            for block in _MEMORY_BLOCK.finditer(text_of(message)):
+                entries += [entry.strip() for entry in block.group(1).split("\n§\n") if entry.strip()]
+    return entries
+
+
+# Hermes 0.19.0 frames each memory store with two lines of U+2550 and a title; a blank line ends the block.
+_MEMORY_BLOCK = re.compile(r"═{8,}\n(?:MEMORY|USER PROFILE)\b[^\n]*\n═{8,}\n(.*?)(?=\n\n|\n═{8,}|\Z)", re.DOTALL)
+
+
+def _remember(match: re.Match[str], _: Sequence[Message]) -> Reply:
+    return Reply("", call=ToolCall("memory", {"action": "add", "target": "memory", "content": match["text"].strip()}))
+
+
+def _write(match: re.Match[str], _: Sequence[Message]) -> Reply:
+    return Reply("", call=ToolCall("write_file", {"path": match["name"], "content": match["text"].strip() + "\n"}))
+
+
+def _read(match: re.Match[str], _: Sequence[Message]) -> Reply:
+    return Reply("", call=ToolCall("read_file", {"path": match["name"]}))
+
+
+def _recall(_: re.Match[str], messages: Sequence[Message]) -> Reply:
+    entries = memories_in(messages)
+    return Reply("", "I remember: " + "; ".join(entries) if entries else "I remember nothing yet.")
+
+
+def _word(match: re.Match[str], _: Sequence[Message]) -> Reply:
+    return Reply("", match["word"])
+
+
+_RULES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], Sequence[Message]], Reply]], ...] = (
+    ("remember", re.compile(r"^remember:\s*(?P<text>.+)$", re.IGNORECASE | re.MULTILINE), _remember),
+    ("write-file", re.compile(r"^write file (?P<name>\S+?):\s*(?P<text>.+)$", re.IGNORECASE | re.MULTILINE), _write),
+    ("read-file", re.compile(r"^read file (?P<name>\S+)$", re.IGNORECASE | re.MULTILINE), _read),
+    ("recall", re.compile(r"what do you remember", re.IGNORECASE), _recall),
+    ("word", re.compile(r"reply with (?:only |exactly )?the word:? [\"'`]?(?P<word>[\w-]+)", re.IGNORECASE), _word),
+)
