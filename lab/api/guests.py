@@ -1,0 +1,246 @@
+"""/nodes/{node}/lxc."""
+
+from __future__ import annotations
+
+from lab import guestconfig, guestlife
+from lab.api.shapes import guest_status, json_options
+from lab.cluster import check_config_lock, check_digest
+from lab.errors import ApiError, bad_param, die
+from lab.rights import CONFIG_PRIVILEGES, check_deletions, check_options
+from lab.routing import Call, Router, anybody, guest, in_method
+from lab.schema import GUEST_OPTIONS, Prop, config_id_list, split_list, storage_id, vmid
+
+DIGEST = Prop(max_length=64)
+
+CREATE: dict[str, Prop] = {
+    **GUEST_OPTIONS,
+    "vmid": Prop("integer", required=True, format=vmid),
+    "ostemplate": Prop(required=True, max_length=255),
+    "password": Prop(min_length=5),
+    "ssh-public-keys": Prop(),
+    "storage": Prop(format=storage_id),
+    "start": Prop("boolean"),
+    "pool": Prop(),
+    "force": Prop("boolean"),
+    "restore": Prop("boolean"),
+    "unique": Prop("boolean"),
+    "bwlimit": Prop("number", minimum=0),
+    "ignore-unpack-errors": Prop("boolean"),
+    "ha-managed": Prop("boolean"),
+}
+UPDATE: dict[str, Prop] = {
+    **{key: prop for key, prop in GUEST_OPTIONS.items()},
+    "delete": Prop(format=config_id_list),
+    "revert": Prop(format=config_id_list),
+    "digest": DIGEST,
+}
+_NOT_OPTIONS = ("node", "vmid", "digest", "delete", "revert")
+
+
+def register(router: Router) -> None:
+    base = "/nodes/{node}/lxc"
+    one = base + "/{vmid}"
+    skiplock = {"skiplock": Prop("boolean")}
+    router.add("GET", base, check=anybody)(listing)
+    router.add("POST", base, check=in_method, params=CREATE)(create)
+    router.add(
+        "DELETE",
+        one,
+        check=guest("VM.Allocate"),
+        params={key: Prop("boolean") for key in ("force", "purge", "destroy-unreferenced-disks")},
+    )(destroy)
+    router.add(
+        "GET", one + "/config", check=guest("VM.Audit"), params={"current": Prop("boolean"), "snapshot": Prop()}
+    )(config)
+    router.add("PUT", one + "/config", check=guest(*CONFIG_PRIVILEGES, any_of=True), params=UPDATE)(update)
+    router.add("GET", one + "/pending", check=guest("VM.Audit"))(pending)
+    router.add("GET", one + "/status/current", check=guest("VM.Audit"))(status)
+    router.add("GET", one + "/interfaces", check=guest("VM.Audit"))(interfaces)
+    router.add(
+        "POST",
+        one + "/status/start",
+        check=guest("VM.PowerMgmt"),
+        params={**skiplock, "debug": Prop("boolean")},
+    )(start)
+    router.add(
+        "POST",
+        one + "/status/stop",
+        check=guest("VM.PowerMgmt"),
+        params={**skiplock, "overrule-shutdown": Prop("boolean")},
+    )(stop)
+    router.add(
+        "POST",
+        one + "/status/shutdown",
+        check=guest("VM.PowerMgmt"),
+        params={"timeout": Prop("integer", minimum=0), "forceStop": Prop("boolean")},
+    )(shutdown)
+    router.add(
+        "POST", one + "/status/reboot", check=guest("VM.PowerMgmt"), params={"timeout": Prop("integer", minimum=0)}
+    )(reboot)
+    router.add(
+        "PUT",
+        one + "/resize",
+        check=guest("VM.Config.Disk"),
+        params={
+            "disk": Prop(required=True, enum=("rootfs", *(f"mp{n}" for n in range(256)))),
+            "size": Prop(required=True, pattern=r"\+?\d+(\.\d+)?[KMGT]?"),
+            "digest": DIGEST,
+        },
+    )(resize)
+
+
+def listing(call: Call) -> object:
+    cluster, node = call.cluster, call.node
+    running = cluster.running(node)
+    return [
+        guest_status(cluster, node, number, cluster.load(node, number), running=number in running)
+        for number in cluster.guest_ids(node)
+        if cluster.access.allows(call.who, f"/vms/{number}", ["VM.Audit"])
+    ]
+
+
+def create(call: Call) -> object:
+    for name in ("restore", "unique", "force", "bwlimit", "ignore-unpack-errors"):
+        if call.get(name) not in (None, "0"):
+            raise ApiError(501, f"parameter '{name}' of create is not modelled by this lab")
+    return guestlife.create(call.cluster, call.who, call.node, call.without_path("node"))
+
+
+def destroy(call: Call) -> object:
+    return guestlife.destroy(
+        call.cluster,
+        call.who,
+        call.node,
+        call.vmid,
+        force=call.flag("force"),
+        unreferenced=call.flag("destroy-unreferenced-disks"),
+    )
+
+
+def config(call: Call) -> object:
+    loaded = call.cluster.load(call.node, call.vmid)
+    snapshot = call.get("snapshot")
+    if snapshot is not None:
+        if snapshot not in loaded.snapshots:
+            raise die(f"snapshot '{snapshot}' does not exist")
+        section = loaded.snapshots[snapshot]
+        options, raw = dict(section.options), section.raw
+    else:
+        options, raw = guestconfig.shown_options(loaded, current=call.flag("current")), loaded.main.raw
+    shown = json_options(options)
+    if raw:
+        shown["lxc"] = [[key, value] for key, value in raw]
+    return {**shown, "digest": loaded.digest}
+
+
+def update(call: Call) -> object:
+    """PUT config, in the order of facts proxmox 3."""
+    cluster, node, number = call.cluster, call.node, call.vmid
+    options = guestconfig.normal_options(call.without_path(*_NOT_OPTIONS))
+    delete = split_list(call.get("delete") or "")
+    revert = split_list(call.get("revert") or "")
+    if not options and not delete and not revert:
+        raise die("no options specified")
+    with cluster.locked(number):
+        loaded = cluster.load(node, number)
+        check_config_lock(loaded)
+        check_digest(loaded, call.get("digest"))
+        unprivileged = loaded.flag("unprivileged")
+        check_deletions(
+            cluster, call.who, number, [*delete, *revert], current=loaded.options, unprivileged=unprivileged
+        )
+        for key in delete:
+            if key in options:
+                raise bad_param("delete", f"you can't use '-{key}' and -delete {key}' at the same time")
+            if key not in GUEST_OPTIONS:
+                raise bad_param("delete", f"unknown option '{key}'")
+        for key in revert:
+            if key not in GUEST_OPTIONS:
+                raise bad_param("revert", f"unknown option '{key}'")
+        check_options(cluster, call.who, node, number, options, current=loaded.options, unprivileged=unprivileged)
+        guestconfig.update(cluster, node, number, loaded, options, delete, revert)
+    return None
+
+
+def pending(call: Call) -> object:
+    loaded = call.cluster.load(call.node, call.vmid)
+    current, waiting = json_options(loaded.options), json_options(loaded.pending.options)
+    found: list[dict[str, object]] = []
+    for key in sorted({*current, *waiting}):
+        entry: dict[str, object] = {"key": key}
+        if key in current:
+            entry["value"] = current[key]
+        if key in waiting:
+            entry["pending"] = waiting[key]
+        if key in loaded.delete:
+            entry["delete"] = 1
+        found.append(entry)
+    return [*found, {"key": "digest", "value": loaded.digest}]
+
+
+def status(call: Call) -> object:
+    cluster, node, number = call.cluster, call.node, call.vmid
+    loaded = cluster.load(node, number)
+    shown = guest_status(cluster, node, number, loaded, running=cluster.is_running(node, number))
+    return {**shown, "ha": {"managed": 0}}
+
+
+def interfaces(call: Call) -> object:
+    cluster, node, number = call.cluster, call.node, call.vmid
+    loaded = cluster.load(node, number)
+    if not cluster.is_running(node, number):
+        return None
+    found: list[dict[str, object]] = []
+    for interface in cluster.runtime.interfaces(cluster.spec(node, number, loaded)):
+        entry: dict[str, object] = {
+            "name": interface.name,
+            "hwaddr": interface.hwaddr,
+            "hardware-address": interface.hwaddr,
+            "ip-addresses": [
+                {"ip-address": a.address, "ip-address-type": a.family, "prefix": a.prefix} for a in interface.addresses
+            ],
+        }
+        for address in interface.addresses:
+            entry.setdefault(address.family, f"{address.address}/{address.prefix}")
+        found.append(entry)
+    return found
+
+
+def _refuse_skiplock(call: Call) -> None:
+    if call.flag("skiplock") and not call.who.is_root:
+        raise bad_param("skiplock", "Only root may use this option.")
+
+
+def start(call: Call) -> object:
+    _refuse_skiplock(call)
+    call.cluster.load(call.node, call.vmid)
+    return guestlife.start(call.cluster, call.who, call.node, call.vmid)
+
+
+def stop(call: Call) -> object:
+    _refuse_skiplock(call)
+    call.cluster.load(call.node, call.vmid)
+    return guestlife.stop(
+        call.cluster, call.who, call.node, call.vmid, overrule_shutdown=call.flag("overrule-shutdown")
+    )
+
+
+def shutdown(call: Call) -> object:
+    call.cluster.load(call.node, call.vmid)
+    return guestlife.shutdown(
+        call.cluster,
+        call.who,
+        call.node,
+        call.vmid,
+        timeout=call.number("timeout", 60),
+        force_stop=call.flag("forceStop"),
+    )
+
+
+def reboot(call: Call) -> object:
+    call.cluster.load(call.node, call.vmid)
+    return guestlife.reboot(call.cluster, call.who, call.node, call.vmid, timeout=call.number("timeout", 60))
+
+
+def resize(call: Call) -> object:
+    return guestlife.resize(call.cluster, call.who, call.node, call.vmid, call.params)

@@ -1,0 +1,345 @@
+"""The API over TLS: transport, authentication and error bodies (facts proxmox 0, 1).
+
+``LabServer`` runs in this process, in a thread of its own. It listens on loopback only and trusts nobody without a
+token or a ticket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from aiohttp import web
+
+from lab import guestconfig
+from lab.access import AclEntry, AuthenticationFailed, Identity, User
+from lab.api import build_router
+from lab.certificates import ensure_certificates
+from lab.cluster import Cluster
+from lab.config import LabConfig
+from lab.errors import ApiError, die
+from lab.routing import Call, prepare
+from lab.runtime import RuntimeFault
+
+BASE = "/api2/json"
+_MAX_BODY = 1 << 20
+_LOGGER = logging.getLogger(__name__)
+
+# What the demo's token may do, and where (facts proxmox 14): one role per kind of path, nothing on "/".
+DEMO_USER = "pulumi@pve"
+DEMO_TOKEN = "lab"
+DEMO_ROLES: dict[str, tuple[str, ...]] = {
+    "LabGuests": (
+        *("VM.Allocate", "VM.Audit", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.Memory", "VM.Config.Network"),
+        *("VM.Config.Options", "VM.PowerMgmt"),
+    ),
+    "LabVolumes": ("Datastore.AllocateSpace", "Datastore.Audit"),
+    "LabTemplates": ("Datastore.Audit",),
+    "LabBridge": ("SDN.Use",),
+}
+DEMO_ACL = (
+    ("/vms", "LabGuests"),
+    ("/storage/local-lvm", "LabVolumes"),
+    ("/storage/local", "LabTemplates"),
+    ("/sdn/zones/localnetwork/vmbr0", "LabBridge"),
+)
+
+
+@dataclass(frozen=True)
+class DemoAccess:
+    """The demo's credentials. ``token_file`` (mode 0600) holds ``USER@REALM!NAME=SECRET``."""
+
+    token_id: str
+    secret: str
+    token_file: Path
+
+    @property
+    def api_token(self) -> str:
+        return f"{self.token_id}={self.secret}"
+
+    def __repr__(self) -> str:
+        return f"DemoAccess({self.token_id!r})"
+
+
+class LabServer:
+    """A lab that answers. Use it as a context manager, or call :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, config: LabConfig) -> None:
+        self.config = config
+        self.cluster = Cluster(config)
+        guestconfig.install_post_stop(self.cluster)
+        certificates = ensure_certificates(config.state_dir / "ca", (*config.nodes, "localhost", "127.0.0.1", "::1"))
+        self.ca_file = certificates.ca_file
+        self.cluster.fingerprint = certificates.fingerprint
+        self._certificates = certificates
+        self._router = build_router()
+        self._pool = ThreadPoolExecutor(max_workers=64, thread_name_prefix="lab-api")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._stopping: asyncio.Event | None = None
+        self.port = config.port
+        self._access_log = AccessLog(config.state_dir / "access.log")
+
+    # --- life ---
+
+    @property
+    def endpoint(self) -> str:
+        return f"https://{self.config.host}:{self.port}/"
+
+    @property
+    def access_log(self) -> Path:
+        """JSON lines: time, method, path, status, authid, write."""
+        return self._access_log.path
+
+    def start(self) -> None:
+        """Release what a crash left, then listen; returns when it does."""
+        self.cluster.recover()
+        self._thread = threading.Thread(target=self._serve, name="lab-server", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        description = {
+            "endpoint": self.endpoint,
+            "port": self.port,
+            "ca_file": str(self.ca_file),
+            "pid": os.getpid(),
+            "nodes": list(self.config.nodes),
+        }
+        (self.config.state_dir / "server.json").write_text(json.dumps(description, indent=1) + "\n")
+
+    def stop(self) -> None:
+        """Stop listening; guests stay as they are. Running tasks get a few seconds, then an interrupt."""
+        if self._thread is None or self._loop is None or self._stopping is None:
+            return
+        self.cluster.tasks.wait_idle(5.0)
+        for task in self.cluster.tasks.active():
+            task.aborted.set()
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._access_log.close()
+        self._thread = None
+        (self.config.state_dir / "server.json").unlink(missing_ok=True)
+
+    def __enter__(self) -> LabServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def seed_demo_access(self) -> DemoAccess:
+        """The demo's user and privilege-separated token with the rights of facts proxmox 14; safe to repeat."""
+        access = self.cluster.access
+        token_id = f"{DEMO_USER}!{DEMO_TOKEN}"
+        path = self.config.state_dir / "demo-token"
+        access.users.setdefault(DEMO_USER, User(comment="the demo's stacks"))
+        for role, privileges in DEMO_ROLES.items():
+            access.roles[role] = frozenset(privileges)
+        wanted = [
+            AclEntry(place, kind, ugid, role)
+            for place, role in DEMO_ACL
+            for kind, ugid in (("user", DEMO_USER), ("token", token_id))
+        ]
+        access.acl += [entry for entry in wanted if entry not in access.acl]
+        access.save()
+        secret = path.read_text().strip().partition("=")[2] if path.exists() else ""
+        if not access.token_matches(DEMO_USER, DEMO_TOKEN, secret):
+            secret = access.add_token(DEMO_USER, DEMO_TOKEN, privsep=True, comment="the demo's stacks")
+            write_secret(path, f"{token_id}={secret}\n")
+        return DemoAccess(token_id, secret, path)
+
+    def _serve(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:  # the caller of start() gets it
+            self._failure = error
+            self._ready.set()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        app = web.Application(client_max_size=_MAX_BODY)
+        app.router.add_route("*", "/{tail:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._certificates.server_file)
+        site = web.TCPSite(runner, self.config.host, self.config.port, ssl_context=context)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        self._ready.set()
+        await self._stopping.wait()
+        await runner.cleanup()
+
+    # --- one request ---
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        began = time.monotonic()
+        authid: list[str] = []
+        response = await self._answer(request, authid)
+        self._access_log.write(request.method, request.rel_url.raw_path, response.status, authid, began)
+        return response
+
+    async def _answer(self, request: web.Request, authid: list[str]) -> web.Response:
+        path = unquote(request.rel_url.raw_path)
+        if not path.startswith(BASE + "/") and path != BASE:
+            return _failure(ApiError(501, f"Method '{request.method} {path}' not implemented"))
+        path = path.removeprefix(BASE)
+        method_found: ApiError | None = None
+        try:
+            method, path_params = self._router.find(request.method, path)
+        except ApiError as error:
+            method_found, method, path_params = error, None, {}
+        try:
+            who = self._authenticate(request, public=method is not None and method.public)
+        except AuthenticationFailed as error:
+            return await self._unauthorised(str(error))
+        authid.append(who.authid)
+        if method is None:
+            assert method_found is not None
+            return _failure(method_found)
+        try:
+            params = await _parameters(request)
+            call = Call(self.cluster, who, params)
+            prepare(method, path, path_params, call)
+            data = await asyncio.get_running_loop().run_in_executor(self._pool, method.handler, call)
+        except AuthenticationFailed as error:
+            return await self._unauthorised(str(error))
+        except ApiError as error:
+            return _failure(error)
+        except RuntimeFault as fault:
+            return _failure(die(str(fault)))
+        except Exception as error:
+            _LOGGER.exception("the lab failed on %s %s", request.method, path)
+            return _failure(die(f"internal error of the lab: {type(error).__name__}: {error}"))
+        return web.json_response({"data": data, **call.extra}, dumps=_dump)
+
+    def _authenticate(self, request: web.Request, *, public: bool) -> Identity:
+        """Ticket first, then token (facts proxmox 1)."""
+        access = self.cluster.access
+        ticket = request.cookies.get("PVEAuthCookie")
+        if ticket:
+            identity = access.authenticate_ticket(unquote(ticket))
+            if request.method != "GET" and not public:
+                access.check_csrf(identity, request.headers.get("CSRFPreventionToken", ""))
+            return identity
+        header = request.headers.get("Authorization")
+        if header is not None and header.startswith("PVEAPIToken"):
+            return access.authenticate_header(header)
+        if public:
+            return Identity("")
+        raise AuthenticationFailed("No ticket")
+
+    async def _unauthorised(self, reason: str) -> web.Response:
+        await asyncio.sleep(self.config.auth_delay)
+        response = web.Response(status=401, reason=reason)
+        response.force_close()
+        return response
+
+
+async def _parameters(request: web.Request) -> dict[str, str]:
+    """Body (form or JSON) and query together; a repeated name becomes a NUL-separated list."""
+    params: dict[str, str] = {}
+    if request.method in ("POST", "PUT"):
+        text = (await request.read()).decode("utf-8", errors="replace")
+        if request.content_type == "application/json":
+            params = _json_parameters(text)
+        else:
+            params = _form_parameters(text)
+    return {**params, **_form_parameters(request.rel_url.raw_query_string)}
+
+
+def _form_parameters(text: str) -> dict[str, str]:
+    params: dict[str, str] = {}
+    for key, value in parse_qsl(text, keep_blank_values=True):
+        params[key] = f"{params[key]}\0{value}" if key in params else value
+    return params
+
+
+def _json_parameters(text: str) -> dict[str, str]:
+    if not text.strip():
+        return {}
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise ApiError(400, f"malformed JSON body: {error}") from None
+    if not isinstance(body, Mapping):
+        raise ApiError(400, "malformed JSON body: not an object")
+    return {str(key): _text(value) for key, value in body.items() if value is not None}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, list):
+        return "\0".join(_text(entry) for entry in value)
+    return str(value)
+
+
+def _dump(body: object) -> str:
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _failure(error: ApiError) -> web.Response:
+    message = error.message if error.message.endswith("\n") else error.message + "\n"
+    body: dict[str, object] = {"data": None, "message": message}
+    if error.errors is not None:
+        body["errors"] = error.errors
+    response = web.json_response(body, status=error.status, reason=_reason(error.reason), dumps=_dump)
+    response.force_close()
+    return response
+
+
+def _reason(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+class AccessLog:
+    """One JSON line per answered request; ``write`` tells what may have changed something."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = path.open("a", buffering=1)
+
+    def write(self, method: str, path: str, status: int, authid: list[str], began: float) -> None:
+        entry = {
+            "time": round(time.time(), 3),
+            "method": method,
+            "path": unquote(path),
+            "status": status,
+            "authid": authid[0] if authid else None,
+            "write": method != "GET",
+            "ms": round((time.monotonic() - began) * 1000, 1),
+        }
+        if not self._handle.closed:
+            self._handle.write(json.dumps(entry) + "\n")
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """A file that only its owner can read, replaced at once."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(text)
+    os.replace(temporary, path)
