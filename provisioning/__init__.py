@@ -1,0 +1,71 @@
+"""What runs inside the container: phases over SSH, no pulumi, no proxmox.
+
+key = wait_for_ssh("192.0.2.5", private_key_file="~/.ssh/id_ed25519")
+target = SshTarget("192.0.2.5", key, private_key_file="~/.ssh/id_ed25519")
+result = run_phase(target, render_baseline(BaselineInputs()), on_line=print)
+"""
+
+from provisioning.errors import (
+    HostKeyMismatch,
+    PhaseError,
+    PhaseFailed,
+    PhaseLost,
+    PhaseTimeout,
+    PrivateKeyError,
+    ProvisioningError,
+    SshAuthError,
+    SshError,
+    SshUnreachable,
+)
+from provisioning.models import (
+    AgentInputs,
+    ApiServer,
+    BaselineInputs,
+    ConfigureInputs,
+    Dashboard,
+    ModelEndpoint,
+    VerifyInputs,
+)
+from provisioning.phases import (
+    PhasePlan,
+    PhaseResult,
+    VerifyCommand,
+    render_agent,
+    render_baseline,
+    render_configure,
+    render_verify,
+    run_phase,
+)
+from provisioning.ssh import HostKey, SshTarget, learn_host_key, wait_for_ssh
+
+__all__ = [
+    "AgentInputs",
+    "ApiServer",
+    "BaselineInputs",
+    "ConfigureInputs",
+    "Dashboard",
+    "HostKey",
+    "HostKeyMismatch",
+    "ModelEndpoint",
+    "PhaseError",
+    "PhaseFailed",
+    "PhaseLost",
+    "PhasePlan",
+    "PhaseResult",
+    "PhaseTimeout",
+    "PrivateKeyError",
+    "ProvisioningError",
+    "SshAuthError",
+    "SshError",
+    "SshTarget",
+    "SshUnreachable",
+    "VerifyCommand",
+    "VerifyInputs",
+    "learn_host_key",
+    "render_agent",
+    "render_baseline",
+    "render_configure",
+    "render_verify",
+    "run_phase",
+    "wait_for_ssh",
+]

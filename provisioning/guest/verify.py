@@ -1,0 +1,282 @@
+#!/usr/bin/python3 -I
+"""Verify: prove that the installed agent works, with one real prompt, or say what does not.
+
+Runs in the container as root, with the standard library only; nothing of the agent is executed. Parameters come as JSON
+on the standard input. Signs of life go to the standard error, one JSON object to the standard output; the exit status
+is 1 when anything is not as declared. The API key is read from the managed .env and is never shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+MANAGED_ENV = Path("/etc/hermes/.env")
+CURRENT = Path("/opt/hermes/current")
+GATEWAY = "hermes-gateway.service"
+DASHBOARD = "hermes-dashboard.service"
+POLL_S = 0.2
+JOURNAL_LINES = 15
+
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback needs no proxy
+
+
+class Fault(Exception):
+    """Something is not as declared."""
+
+
+def say(text: str) -> None:
+    print(f"verify: {text}", file=sys.stderr, flush=True)
+
+
+def show(unit: str) -> dict[str, str]:
+    """What systemd knows about a unit."""
+    names = "ActiveState,SubState,NRestarts,MainPID,Result,ExecMainStatus"
+    text = subprocess.run(
+        ["systemctl", "show", f"--property={names}", unit], capture_output=True, text=True, check=False, timeout=20
+    ).stdout
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: float) -> tuple[int, Any]:
+    """Status and JSON body; Fault for what is no JSON. OSError when nobody answers."""
+    headers = {"Accept": "application/json"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    data = None
+    if body is not None:
+        data = json.dumps(body).encode()
+        headers["Content-Type"] = "application/json"
+    try:
+        with OPENER.open(urllib.request.Request(url, data=data, headers=headers), timeout=timeout_s) as answer:
+            status, raw = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        status, raw = error.code, error.read()
+    try:
+        return status, json.loads(raw)
+    except ValueError:
+        raise Fault(f"{url} answered {status} with something that is no JSON: {raw[:120]!r}") from None
+
+
+def check_unit(unit: str) -> None:
+    """Fault unless it runs and never had to be restarted."""
+    state = show(unit)
+    if state.get("NRestarts") != "0":
+        raise Fault(
+            f"{unit} was restarted by systemd {state.get('NRestarts')} times (last result: {state.get('Result')}, "
+            f"exit status {state.get('ExecMainStatus')})"
+        )
+    if state.get("ActiveState") != "active":
+        raise Fault(f"{unit} is {state.get('ActiveState')} ({state.get('SubState')}, result {state.get('Result')})")
+
+
+def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:
+    """Poll until `url` answers 200; a service that dies meanwhile is told at once."""
+    last, next_sign = "no answer yet", time.monotonic() + 4
+    while True:
+        try:
+            status, body = request(url, timeout_s=5)
+            if status == 200:
+                return body
+            last = f"status {status}"
+        except OSError as error:
+            last = str(getattr(error, "reason", error))
+        check_unit(unit)
+        if time.monotonic() >= deadline:
+            raise Fault(f"the {what} does not answer at {url}: {last}")
+        if time.monotonic() >= next_sign:
+            next_sign = time.monotonic() + 4
+            say(f"waiting for the {what}: {last}")
+        time.sleep(POLL_S)
+
+
+def api_key() -> str:
+    try:
+        text = MANAGED_ENV.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Fault(f"{MANAGED_ENV} is missing: the configure phase has not run") from None
+    found = re.search(r"^API_SERVER_KEY='([^'\n]+)'$", text, re.MULTILINE)
+    if found is None:
+        raise Fault(f"{MANAGED_ENV} holds no API_SERVER_KEY: the configure phase has to run again")
+    return found[1]
+
+
+def installed_version(expected: str | None) -> str:
+    try:
+        version = json.loads((CURRENT / "install.json").read_text())["version"]
+    except (FileNotFoundError, ValueError, KeyError):
+        raise Fault(f"{CURRENT} leads to no complete installation") from None
+    if expected is not None and version != expected:
+        raise Fault(f"the installed version is {version}, declared is {expected}")
+    return str(version)
+
+
+def check_health(base: str, key: str, version: str, deadline: float) -> None:
+    health = wait_for(f"{base}/health", GATEWAY, deadline, "API server")
+    if health.get("status") != "ok":
+        raise Fault(f"/health says {health.get('status')!r}")
+    if health.get("version") != version:
+        raise Fault(
+            f"the running gateway is version {health.get('version')}, installed is {version}: it was not restarted"
+        )
+    while True:
+        status, detailed = request(f"{base}/health/detailed", key=key, timeout_s=20)
+        if status == 200 and detailed.get("readiness", {}).get("status") == "ok":
+            return
+        if time.monotonic() >= deadline:
+            checks = detailed.get("readiness", {}).get("checks", detailed) if isinstance(detailed, dict) else detailed
+            raise Fault(f"/health/detailed answered {status}: {json.dumps(checks)[:600]}")
+        time.sleep(POLL_S)
+
+
+def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -> None:
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(
+        parameters["dashboard_host"], parameters["dashboard_host"]
+    )
+    url = f"http://{host}:{parameters['dashboard_port']}/api/status"
+    while True:
+        status = wait_for(url, DASHBOARD, deadline, "dashboard")
+        wrong = [
+            f"{name} is {status.get(name)!r}, expected {value!r}"
+            for name, value in (
+                ("version", version),
+                ("gateway_running", True),
+                ("auth_required", parameters["auth_required"]),
+                ("config_version", status.get("latest_config_version")),
+            )
+            if status.get(name) != value
+        ]
+        if not wrong:
+            return
+        # It learns of the gateway by a file, a little later than the gateway answers.
+        if time.monotonic() >= deadline:
+            raise Fault(f"{url} disagrees: {'; '.join(wrong)}")
+        time.sleep(POLL_S)
+
+
+def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
+    """One real turn. A model that is down shows as HTTP 200 with finish_reason error (facts hermes 1, "Gateway")."""
+    body = {"model": "hermes-agent", "messages": [{"role": "user", "content": parameters["prompt"]}]}
+    try:
+        status, answer = request(
+            f"{base}/v1/chat/completions", key=key, body=body, timeout_s=parameters["prompt_timeout_s"]
+        )
+    except OSError as error:
+        raise Fault(f"the prompt got no answer within {parameters['prompt_timeout_s']:g} s: {error}") from None
+    if status != 200:
+        raise Fault(f"the prompt was answered with status {status}: {json.dumps(answer)[:600]}")
+    choice = (answer.get("choices") or [{}])[0]
+    text = str((choice.get("message") or {}).get("content") or "")
+    if choice.get("finish_reason") != "stop" or (answer.get("hermes") or {}).get("failed"):
+        raise Fault(
+            "the model endpoint did not answer the prompt "
+            f"(finish_reason {choice.get('finish_reason')!r}): {text[:600]}\n"
+            "Check base_url, model name and API key of the model, and that the container reaches it."
+        )
+    if parameters["expect"] not in text:
+        raise Fault(f"the model answered, but without {parameters['expect']!r}: {text[:300]!r}")
+    return text.strip()
+
+
+def check_owners(home: str, uid: int) -> None:
+    """Everything in the home is the agent's; a new file system's lost+found is the kernel's."""
+    found = subprocess.run(
+        [
+            "find",
+            home,
+            "-xdev",
+            "-path",
+            f"{home}/lost+found",
+            "-prune",
+            "-o",
+            "!",
+            "-uid",
+            str(uid),
+            "-printf",
+            "%U %p\\n",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    ).stdout.splitlines()
+    if found:
+        shown = "\n".join(f"  uid {line}" for line in found[:5])
+        raise Fault(
+            f"{len(found)} files in {home} belong to others than uid {uid}:\n{shown}\n"
+            f"Give them back: find {home} -xdev ! -uid {uid} ! -path {home}/lost+found "
+            f"-exec chown -h {uid}:{uid} {{}} +"
+        )
+
+
+def journal(unit: str, hidden: str) -> str:
+    lines = subprocess.run(
+        ["journalctl", "--unit", unit, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    ).stdout
+    for secret in secrets_of_env() | {hidden}:
+        if len(secret) >= 4:
+            lines = lines.replace(secret, "[secret]")
+    return "\n".join(f"  {line}" for line in lines.splitlines()) or "  (nothing)"
+
+
+def secrets_of_env() -> set[str]:
+    """Values whose names say that they are secret: they must not leave through a log line."""
+    try:
+        text = MANAGED_ENV.read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    return set(re.findall(r"^[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|HASH)[A-Z0-9_]*='([^'\n]+)'$", text, re.MULTILINE))
+
+
+def verify(parameters: dict[str, Any]) -> dict[str, Any]:
+    began = time.monotonic()
+    deadline = began + parameters["services_timeout_s"]
+    base = f"http://127.0.0.1:{parameters['api_server_port']}"
+    units = [GATEWAY, *([DASHBOARD] if parameters["dashboard"] else [])]
+    version, key = installed_version(parameters["version"]), api_key()
+    check_health(base, key, version, deadline)
+    say(f"gateway {version} is healthy after {time.monotonic() - began:.1f} s")
+    answer = check_prompt(base, key, parameters)
+    say(f"the model answered through the agent after {time.monotonic() - began:.1f} s")
+    if parameters["dashboard"]:
+        check_dashboard(parameters, version, deadline)
+        say("dashboard agrees")
+    check_owners(parameters["home"], parameters["uid"])
+    for unit in units:
+        check_unit(unit)
+    return {
+        "version": version,
+        "answer": answer[:200],
+        "services": units,
+        "directory": os.path.realpath(CURRENT),
+        "auth_required": parameters["auth_required"],
+    }
+
+
+def main() -> int:
+    parameters = json.load(sys.stdin)
+    try:
+        result = verify(parameters)
+    except Fault as fault:
+        print(f"verify failed: {fault}", file=sys.stderr)
+        for unit in (GATEWAY, DASHBOARD) if parameters["dashboard"] else (GATEWAY,):
+            print(f"Last lines of {unit}:\n{journal(unit, '')}", file=sys.stderr)
+        return 1
+    print(json.dumps(result, sort_keys=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

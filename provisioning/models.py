@@ -1,0 +1,251 @@
+"""The inputs of the phases: typed, frozen, checked when they are made.
+
+Every model is a pydantic model that refuses unknown fields. Defaults are the product's defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+UPSTREAM_GIT_URL = "https://github.com/NousResearch/hermes-agent.git"
+# facts hermes 0: the newest tag that still runs on the Python of Debian 12.
+UPSTREAM_TAG = "v2026.9.24"
+UPSTREAM_COMMIT = "f97608f178d1ffeca59860195ab7da295f7c8e5f"
+PYPI_VERSION = "0.19.0"
+
+HOME = "/home/hermes"
+UID = 10000
+MODEL_API_KEY_VARIABLE = "HOMELAB_MODEL_API_KEY"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?\s*(==|>=|~=)\s*[A-Za-z0-9.*+!_-]+\Z")
+_ABSOLUTE = re.compile(r"(/[A-Za-z0-9._-]+)+\Z")
+_SCRYPT = re.compile(r"scrypt\$\d+\$\d+\$\d+\$[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+\Z")
+
+
+def _absolute(value: str) -> str:
+    if not _ABSOLUTE.match(value) or ".." in value.split("/"):
+        raise ValueError("must be an absolute path of letters, digits, '.', '_', '-'")
+    return value
+
+
+def _env_name(value: str) -> str:
+    if not _ENV_NAME.match(value):
+        raise ValueError(f"{value!r} is no environment variable name: letters, digits and _, no digit first")
+    return value
+
+
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+EnvName = Annotated[str, AfterValidator(_env_name)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def _env_value(name: str, value: str) -> None:
+    # The agent reads its managed .env twice, by python-dotenv and by a reader of its own: one expands ${...} and knows
+    # escapes, the other strips quotes. What would not come out of both unchanged is refused.
+    if "\n" in value or "\r" in value or "\0" in value:
+        raise ValueError(f"{name}: a value can't hold a line break")
+    if value != value.strip() or value != value.strip('"'):
+        raise ValueError(f"{name}: a value can't begin or end with a blank or a quote; the agent would drop it")
+    for bad in ("'", "\\", "${"):
+        if bad in value:
+            raise ValueError(f"{name}: a value can't hold {bad}; the agent would read it in two ways")
+
+
+class _Inputs(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BaselineInputs(_Inputs):
+    """Packages, the account and its home. `home` has to be a mount point of its own."""
+
+    home: AbsolutePath = HOME
+    uid: int = Field(default=UID, ge=1000, le=60000)
+    gid: int = Field(default=UID, ge=1000, le=60000)
+    extra_packages: tuple[str, ...] = ()
+    """Debian packages beside the needed ones, e.g. ffmpeg (which alone costs half a minute)."""
+
+    @field_validator("extra_packages")
+    @classmethod
+    def _packages(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _PACKAGE.match(name):
+                raise ValueError(f"{name!r} is no Debian package name")
+        return tuple(sorted(set(value)))
+
+
+class AgentInputs(_Inputs):
+    """Which agent, and from where. Ends in /opt/hermes/<directory>, root-owned, with /opt/hermes/current on it."""
+
+    source: Literal["git", "pypi"] = "git"
+    version: str | None = Field(default=None, pattern=r"^[0-9][0-9A-Za-z.+]*$")
+    """pypi: the release (default 0.19.0). git: what the checkout has to call itself, or None to take its word."""
+    git_url: str = UPSTREAM_GIT_URL
+    git_tag: str = Field(default=UPSTREAM_TAG, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    git_commit: str = Field(default=UPSTREAM_COMMIT, pattern=r"^[0-9a-f]{40}$")
+    extras: tuple[str, ...] = ("all", "messaging")
+    extra_python_packages: tuple[str, ...] = ()
+    web_ui: Literal["prebuilt", "build"] = "prebuilt"
+    """When the source brings no built web UI: go without dashboard, or build it with npm (needs nodejs, npm)."""
+    uv_binary: str | None = None
+    """A uv executable on this machine, lent to the container; None: uv from PyPI. No part of the digest."""
+
+    @field_validator("git_url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if not re.match(r"(https?|git|ssh|file)://[^\s@:/]+[^\s@]*\Z|file:///[^\s]+\Z", value):
+            raise ValueError("must be an https://, http://, git://, ssh:// or file:// address without user or password")
+        return value
+
+    @field_validator("extras")
+    @classmethod
+    def _extras(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not re.match(r"[A-Za-z0-9._-]+\Z", name):
+                raise ValueError(f"{name!r} is no extra's name")
+        return tuple(sorted(set(value)))
+
+    @field_validator("extra_python_packages")
+    @classmethod
+    def _requirements(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for requirement in value:
+            if not _REQUIREMENT.match(requirement):
+                raise ValueError(f"{requirement!r} must name a package with a version, e.g. 'httpx==0.28.1'")
+        return tuple(sorted(set(value)))
+
+    @property
+    def release(self) -> str | None:
+        """The version that the installed agent has to report; None when the commit alone decides."""
+        return self.version or (PYPI_VERSION if self.source == "pypi" else None)
+
+
+class ModelEndpoint(_Inputs):
+    """An OpenAI-compatible endpoint: facts hermes 1, form A of the working configurations."""
+
+    base_url: str
+    name: str = Field(min_length=1)
+    provider: str = Field(default="custom", pattern=r"^[a-z0-9][a-z0-9:_-]*$")
+    api_key: SecretStr | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if not re.match(r"https?://[^\s@]+\Z", value):
+            raise ValueError("must be an http:// or https:// address without user or password")
+        return value.rstrip("/")
+
+
+class ApiServer(_Inputs):
+    """The gateway's OpenAI-compatible server. Always on: `verify` and `scripts/agent` talk to the agent through it."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8642
+    key: SecretStr | None = None
+    """32 characters or more. None: generated once in the container and kept on the volume."""
+
+    @field_validator("key")
+    @classmethod
+    def _key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.match(r"[A-Za-z0-9_-]{32,}\Z", value.get_secret_value()):
+            raise ValueError("must be 32 or more letters, digits, '-', '_': openssl rand -hex 32 makes one")
+        return value
+
+
+class Dashboard(_Inputs):
+    """The web dashboard. On loopback anybody who reaches the port is admin; elsewhere it asks for a password."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Port = 9119
+    username: str = Field(default="admin", pattern=r"^[A-Za-z0-9._@-]+$")
+    password: SecretStr | None = None
+    password_hash: SecretStr | None = None
+
+    @property
+    def authenticated(self) -> bool:
+        return self.password is not None or self.password_hash is not None
+
+    @model_validator(mode="after")
+    def _password(self) -> Dashboard:
+        if self.password is not None and self.password_hash is not None:
+            raise ValueError("give password or password_hash, not both")
+        if self.password is not None and len(self.password.get_secret_value()) < 12:
+            raise ValueError("password must have 12 characters or more")
+        if self.password_hash is not None and not _SCRYPT.match(self.password_hash.get_secret_value()):
+            raise ValueError("password_hash must look like scrypt$16384$8$1$<salt>$<key>, salt and key in base64")
+        if self.enabled and self.host not in LOOPBACK and not self.authenticated:
+            raise ValueError(
+                f"host {self.host} is open to the network, so a password or password_hash is needed; "
+                "or leave host at 127.0.0.1 and use an SSH tunnel"
+            )
+        return self
+
+
+class ConfigureInputs(_Inputs):
+    """What the operator pins, and the services. Everything of it lives outside the volume."""
+
+    model: ModelEndpoint
+    agent_directory: AbsolutePath | None = None
+    """The agent phase's output `directory`: when it changes, the services have to be restarted on the new code."""
+    api_server: ApiServer = ApiServer()
+    dashboard: Dashboard = Dashboard()
+    settings: dict[str, Any] = {}
+    """More keys for the managed config.yaml, merged at every depth; ours win where the product depends on them."""
+    environment: dict[EnvName, str] = {}
+    secret_environment: dict[EnvName, SecretStr] = {}
+    home: AbsolutePath = HOME
+    uid: int = UID
+    gid: int = UID
+
+    @model_validator(mode="after")
+    def _environment(self) -> ConfigureInputs:
+        both = sorted(set(self.environment) & set(self.secret_environment))
+        if both:
+            raise ValueError(f"{', '.join(both)}: given in environment and in secret_environment")
+        for name in (*self.environment, *self.secret_environment):
+            if name in RESERVED_ENVIRONMENT:
+                raise ValueError(f"{name} is set by this program: use the option for it ({RESERVED_ENVIRONMENT[name]})")
+        for name, value in self.environment.items():
+            _env_value(name, value)
+        for name, secret in self.secret_environment.items():
+            _env_value(name, secret.get_secret_value())
+        if self.model.api_key is not None:
+            _env_value("model.api_key", self.model.api_key.get_secret_value())
+        return self
+
+
+RESERVED_ENVIRONMENT = {
+    "API_SERVER_ENABLED": "api_server",
+    "API_SERVER_KEY": "api_server.key",
+    "API_SERVER_HOST": "api_server.host",
+    "API_SERVER_PORT": "api_server.port",
+    "HERMES_HOME": "home",
+    "HERMES_MANAGED": "none: always set",
+    "HERMES_MANAGED_DIR": "none: always /etc/hermes",
+    MODEL_API_KEY_VARIABLE: "model.api_key",
+    # wins over the declared base_url (facts hermes 1, "Trap")
+    "CUSTOM_BASE_URL": "model.base_url",
+}
+
+
+class VerifyInputs(_Inputs):
+    """What has to be true at the end. `prompt` has to make the model answer with `expect` in it."""
+
+    version: str | None
+    """The release that has to answer; None when a git commit alone was pinned: then the installed one has to."""
+    api_server_port: Port = 8642
+    dashboard: bool = True
+    dashboard_port: Port = 9119
+    dashboard_host: str = "127.0.0.1"
+    auth_required: bool = False
+    prompt: str = "Reply with the word HERMES-OK and nothing else."
+    expect: str = "HERMES-OK"
+    home: AbsolutePath = HOME
+    uid: int = UID
+    services_timeout_s: float = Field(default=90.0, gt=0)
+    prompt_timeout_s: float = Field(default=120.0, gt=0)

@@ -1,0 +1,294 @@
+"""The phases, as pure functions: inputs in, a plan out. Nothing here touches the network.
+
+A plan's digest covers scripts, templates and inputs: it is what decides whether a phase runs again. Secrets enter it
+through scrypt only, because the digest is stored in clear.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
+from provisioning.models import (
+    MODEL_API_KEY_VARIABLE,
+    AgentInputs,
+    BaselineInputs,
+    ConfigureInputs,
+    VerifyInputs,
+)
+from provisioning.ssh import OnLine, SshTarget, connect
+
+AGENT_USER = "hermes"
+UV_VERSION = "0.13.9"
+"""The uv that is fetched from PyPI when none was lent."""
+
+VERIFY_PATH = "/usr/local/lib/hermes-stack/verify.py"
+GATEWAY_UNIT = "hermes-gateway.service"
+DASHBOARD_UNIT = "hermes-dashboard.service"
+
+# ripgrep and git: the agent's file and repository tools; python3: its interpreter, and that of our own later phases.
+BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
+
+# Changes when a directory built by an older version of agent.sh is no longer good enough.
+BUILD_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """One phase, ready to run.
+
+    `declared`: what the preview shows, without secrets. `digest`: 64 hex digits. `secrets`: by name, for the
+    container's eyes only. `large_files` are no part of the digest: they are tools, not results.
+    """
+
+    name: str
+    files: tuple[PayloadFile, ...]
+    declared: Mapping[str, Any]
+    digest: str
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    large_files: tuple[LargeFile, ...] = ()
+
+    @property
+    def job(self) -> Job:
+        return Job(self.name, self.digest, self.files, self.secrets, self.large_files)
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """`seconds` of wall time; `outputs` as the phase's script reports them, without secrets."""
+
+    seconds: float
+    outputs: dict[str, Any]
+    picked_up: bool = False
+
+
+@dataclass(frozen=True)
+class VerifyCommand:
+    """For a remote command resource: neither the text nor the standard input holds a secret."""
+
+    command: str
+    stdin: str
+
+
+def render_baseline(inputs: BaselineInputs) -> PhasePlan:
+    """Packages in one apt transaction, account, home and its folders."""
+    variables = {
+        "HOME_DIR": inputs.home,
+        "AGENT_USER": AGENT_USER,
+        "AGENT_UID": str(inputs.uid),
+        "AGENT_GID": str(inputs.gid),
+        "PACKAGES": " ".join(sorted({*BASE_PACKAGES, *inputs.extra_packages})),
+    }
+    return _plan("baseline", _text("scripts/baseline.sh"), variables, declared=inputs.model_dump(mode="json"))
+
+
+def render_agent(inputs: AgentInputs) -> PhasePlan:
+    """The agent's code below /opt/hermes. Reads `uv_binary` from this machine (for its SHA-256)."""
+    declared = inputs.model_dump(mode="json", exclude={"uv_binary"})
+    if inputs.source == "pypi":
+        declared = {key: value for key, value in declared.items() if not key.startswith("git_")}
+        declared["version"] = inputs.release
+    build_id = _sha256({"format": BUILD_FORMAT, **declared})
+    large: tuple[LargeFile, ...] = ()
+    if inputs.uv_binary is not None:
+        path = Path(inputs.uv_binary)
+        large = (LargeFile(path, sha256_of(path)),)
+    variables = {
+        "SOURCE": inputs.source,
+        "VERSION": inputs.release or "",
+        "DIRECTORY": agent_directory_name(inputs),
+        "BUILD_ID": build_id,
+        "EXTRAS": ",".join(inputs.extras),
+        "EXTRA_PYTHON_PACKAGES": "\n".join(inputs.extra_python_packages),
+        "GIT_URL": inputs.git_url,
+        "GIT_TAG": inputs.git_tag,
+        "GIT_COMMIT": inputs.git_commit,
+        "WEB_UI": inputs.web_ui,
+        "UV_VERSION": UV_VERSION,
+        "AGENT_USER": AGENT_USER,
+    }
+    plan = _plan("agent", _text("scripts/agent.sh"), variables, declared=declared)
+    # Which uv does the work is no property of the result, so it joins after the digest was made.
+    env = _env_file({**variables, "UV_SHA256": large[0].sha256 if large else ""})
+    others = tuple(file for file in plan.files if file.path != "inputs.env")
+    return PhasePlan(plan.name, (*others, env), plan.declared, plan.digest, plan.secrets, large)
+
+
+def agent_directory_name(inputs: AgentInputs) -> str:
+    """The folder below /opt/hermes: the release, or tag and commit; other packages than usual give another folder."""
+    name = f"{inputs.git_tag}-{inputs.git_commit[:8]}" if inputs.source == "git" else str(inputs.release)
+    defaults = AgentInputs()
+    if inputs.extras != defaults.extras or inputs.extra_python_packages:
+        name += "-" + _sha256([inputs.extras, inputs.extra_python_packages])[:8]
+    return name
+
+
+def render_configure(inputs: ConfigureInputs) -> PhasePlan:
+    """The managed scope, the units, and starting what has to start."""
+    secrets: dict[str, str] = {name: value.get_secret_value() for name, value in inputs.secret_environment.items()}
+    hidden: dict[str, SecretStr | None] = {
+        MODEL_API_KEY_VARIABLE: inputs.model.api_key,
+        "API_SERVER_KEY": inputs.api_server.key,
+        "dashboard.password": inputs.dashboard.password,
+        "dashboard.password_hash": inputs.dashboard.password_hash,
+    }
+    secrets |= {name: value.get_secret_value() for name, value in hidden.items() if value is not None}
+    declared = inputs.model_dump(mode="json")
+    for section, key in (
+        ("model", "api_key"),
+        ("api_server", "key"),
+        ("dashboard", "password"),
+        ("dashboard", "password_hash"),
+    ):
+        declared[section][key] = "[secret]" if declared[section][key] is not None else None
+    declared["secret_environment"] = dict.fromkeys(inputs.secret_environment, "[secret]")
+    parameters = {
+        "user": AGENT_USER,
+        "home": inputs.home,
+        "uid": inputs.uid,
+        "gid": inputs.gid,
+        "config": managed_config(inputs),
+        "environment": managed_environment(inputs),
+        "secret_environment": sorted(inputs.secret_environment),
+        "model_api_key_variable": MODEL_API_KEY_VARIABLE,
+        "dashboard": inputs.dashboard.model_dump(mode="json", include={"enabled", "host", "port", "username"})
+        | {"authenticated": inputs.dashboard.authenticated},
+        "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"}),
+    }
+    context = {"user": AGENT_USER, "home": inputs.home, "dashboard": inputs.dashboard}
+    units = tuple(
+        PayloadFile(f"units/{name}", _render(f"{name}.j2", context).encode()) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)
+    )
+    more = (*units, PayloadFile("verify.py", _text("guest/verify.py").encode()))
+    return _plan(
+        "configure",
+        _text("guest/configure.py"),
+        {},
+        declared=declared,
+        parameters=parameters,
+        more=more,
+        secrets=secrets,
+    )
+
+
+def managed_config(inputs: ConfigureInputs) -> dict[str, Any]:
+    """The managed config.yaml as data, without `_config_version` (the installed agent says it)."""
+    ours: dict[str, Any] = {
+        # Form A of facts hermes 1: with provider custom only an inline api_key is sent; key_env would be ignored.
+        "model": {"provider": inputs.model.provider, "default": inputs.model.name, "base_url": inputs.model.base_url},
+        # No pip, no download behind the operator's back; both also cost seconds at the first prompt.
+        "security": {"allow_lazy_installs": False, "tirith_enabled": False},
+        "model_catalog": {"enabled": False},
+    }
+    if inputs.model.api_key is not None:
+        ours["model"]["api_key"] = f"${{{MODEL_API_KEY_VARIABLE}}}"
+    return merge(inputs.settings, ours)
+
+
+def managed_environment(inputs: ConfigureInputs) -> dict[str, str]:
+    """The managed .env without its secrets. It wins over the user's .env and the units' environment."""
+    return {
+        **inputs.environment,
+        "API_SERVER_ENABLED": "true",
+        "API_SERVER_HOST": inputs.api_server.host,
+        "API_SERVER_PORT": str(inputs.api_server.port),
+    }
+
+
+def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge of mappings; `high` wins, lists and scalars are replaced whole."""
+    result = dict(low)
+    for key, value in high.items():
+        below = result.get(key)
+        result[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def render_verify(inputs: VerifyInputs) -> VerifyCommand:
+    """The command that proves a working agent; the script was put into the container by the configure phase."""
+    return VerifyCommand(
+        f"/usr/bin/python3 -I {VERIFY_PATH}", json.dumps(inputs.model_dump(mode="json"), sort_keys=True)
+    )
+
+
+def run_phase(target: SshTarget, plan: PhasePlan, *, on_line: OnLine, timeout_s: float = 900.0) -> PhaseResult:
+    """Run a plan in the container at `target`, or pick up the run of the same digest that is under way there.
+
+    Blocks, calls `on_line` at least every few seconds. Errors: see provisioning.errors.
+    """
+    began = time.monotonic()
+    result = run_job(lambda: connect(target), plan.job, on_line=on_line, timeout_s=timeout_s)
+    return PhaseResult(round(time.monotonic() - began, 2), result.outputs, result.picked_up)
+
+
+# -- building a plan ---------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    name: str,
+    script: str,
+    variables: Mapping[str, str],
+    *,
+    declared: Mapping[str, Any],
+    parameters: Mapping[str, Any] | None = None,
+    more: tuple[PayloadFile, ...] = (),
+    secrets: Mapping[str, str] | None = None,
+) -> PhasePlan:
+    payload = [PayloadFile("main", script.encode(), 0o700), *more]
+    if variables:
+        payload.append(_env_file(variables))
+    if parameters is not None:
+        payload.append(PayloadFile("inputs.json", json.dumps(parameters, sort_keys=True).encode()))
+    digest = _sha256(
+        {
+            "files": {file.path: hashlib.sha256(file.content).hexdigest() for file in payload},
+            "secrets": _seal(secrets or {}),
+        }
+    )
+    return PhasePlan(name, tuple(payload), declared, digest, dict(secrets or {}))
+
+
+def _env_file(variables: Mapping[str, str]) -> PayloadFile:
+    """Shell assignments, each value quoted."""
+    lines = (f"{name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+    return PayloadFile("inputs.env", "".join(lines).encode())
+
+
+def _seal(secrets: Mapping[str, str]) -> str:
+    """A fingerprint of secrets that is costly to guess from: it ends up in a digest that is no secret."""
+    if not secrets:
+        return ""
+    text = json.dumps(dict(secrets), sort_keys=True).encode()
+    return hashlib.scrypt(text, salt=b"provisioning phase digest", n=2**14, r=8, p=1, dklen=32).hex()
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("provisioning") / name).read_text(encoding="utf-8")
+
+
+def _render(name: str, context: Mapping[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda item: _text(f"templates/{item}")),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template(name).render(context)

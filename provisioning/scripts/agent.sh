@@ -1,0 +1,221 @@
+#!/bin/bash
+# Agent: build /opt/hermes/<directory> beside what is there, prove its version, publish it by a rename, point `current`
+# at it. Root-owned; nothing of the agent runs as root, neither its build nor `--version`.
+# Safe to repeat: a directory that is complete is not built again.
+#
+# From inputs.env: SOURCE (git|pypi), VERSION (may be empty), DIRECTORY, BUILD_ID, EXTRAS (comma-separated, may be empty),
+# EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI, UV_VERSION, UV_SHA256 (may be empty),
+# AGENT_USER
+set -euo pipefail
+# shellcheck source=/dev/null
+. "$HP_JOB/inputs.env"
+
+ROOT=/opt/hermes
+FINAL=$ROOT/$DIRECTORY
+BUILD=$ROOT/.building
+CACHE=/var/cache/hermes-provision
+STORE=/var/lib/hermes-provision/store
+umask 022
+
+fail() {
+  printf 'error: %s\n' "$@" >&2
+  exit 1
+}
+
+# ---- uv -------------------------------------------------------------------------------------------------------------
+find_uv() {
+  if [ -n "$UV_SHA256" ] && "$STORE/$UV_SHA256" --version >/dev/null 2>&1; then
+    UV=$STORE/$UV_SHA256
+    return
+  fi
+  UV=$CACHE/uv-$UV_VERSION/bin/uv
+  if ! "$UV" --version >/dev/null 2>&1; then
+    echo "uv: none was lent that runs here ($(uname -m)); installing $UV_VERSION from PyPI"
+    python3 -c 'import ensurepip' 2>/dev/null ||
+      DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends -o Dpkg::Use-Pty=0 python3-venv ||
+      fail "python3-venv is missing and can't be installed: it is needed to fetch uv."
+    rm -rf "$CACHE/uv-$UV_VERSION"
+    python3 -m venv "$CACHE/uv-$UV_VERSION"
+    "$CACHE/uv-$UV_VERSION/bin/pip" --quiet --no-input --disable-pip-version-check --retries 3 --timeout 30 \
+      install --only-binary :all: "uv==$UV_VERSION" || fail "uv $UV_VERSION can't be installed from PyPI (see above)."
+  fi
+}
+
+uv() {
+  # The container's own interpreter and nothing from a user's uv configuration.
+  env UV_CACHE_DIR="$CACHE/uv" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_NO_PROGRESS=1 UV_HTTP_TIMEOUT=60 \
+    UV_LINK_MODE=hardlink "$UV" "$@"
+}
+
+# ---- sources: both end with everything installed in $BUILD/venv -----------------------------------------------------
+requirement() {
+  printf 'hermes-agent%s' "${EXTRAS:+[$EXTRAS]}"
+}
+
+install_pypi() {
+  # Wheels only: building a source package would run its code as root.
+  uv pip install --quiet --python "$BUILD/venv" --only-binary :all: "$(requirement)==$VERSION" ||
+    fail "hermes-agent $VERSION can't be installed from PyPI (see above)." "Check the version, the network and the index, then run again."
+}
+
+fetch_commit() {
+  local src=$BUILD/src pointed
+  echo "git: fetching $GIT_COMMIT ($GIT_TAG) from $GIT_URL"
+  export GIT_TERMINAL_PROMPT=0
+  git init --quiet "$src"
+  git -C "$src" remote add origin "$GIT_URL"
+  # The tag is for people: it has to mean the same as the commit, or one of the two is mistyped or was moved.
+  pointed=$(git -C "$src" ls-remote origin "refs/tags/$GIT_TAG" "refs/tags/$GIT_TAG^{}" | tail -n 1 | cut -f 1) ||
+    fail "the repository $GIT_URL can't be read (see above). Check the address and the network, then run again."
+  [ -n "$pointed" ] || fail "the repository $GIT_URL has no tag $GIT_TAG. Correct git_tag and git_commit."
+  [ "$pointed" = "$GIT_COMMIT" ] ||
+    fail "the tag $GIT_TAG is at commit $pointed, but $GIT_COMMIT is pinned." \
+      "Nothing was installed. If the new commit is meant, pin it; if not, find out who moved the tag."
+  local -a slow=(-c http.lowSpeedLimit=1000 -c http.lowSpeedTime=30)
+  # Servers may refuse to hand out bare commits; the tag brings the same one, which is checked below.
+  git -C "$src" "${slow[@]}" fetch --quiet --depth 1 origin "$GIT_COMMIT" 2>/dev/null ||
+    git -C "$src" "${slow[@]}" fetch --quiet --depth 1 origin "refs/tags/$GIT_TAG" ||
+    fail "fetching $GIT_COMMIT failed (see above). Run again when the repository can be reached."
+  git -C "$src" -c advice.detachedHead=false checkout --quiet FETCH_HEAD
+  [ "$(git -C "$src" rev-parse HEAD)" = "$GIT_COMMIT" ] ||
+    fail "fetched commit $(git -C "$src" rev-parse HEAD) instead of $GIT_COMMIT. Nothing was installed."
+}
+
+as_nobody() {
+  # The agent's build scripts are foreign code too: neither root's nor the running agent's.
+  setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs --inh-caps=-all -- \
+    env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$SCRATCH" TMPDIR="$SCRATCH" UV_CACHE_DIR="$SCRATCH/cache" \
+    UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_NO_PROGRESS=1 \
+    ${SSL_CERT_FILE:+SSL_CERT_FILE="$SSL_CERT_FILE"} ${HTTPS_PROXY:+HTTPS_PROXY="$HTTPS_PROXY"} \
+    ${https_proxy:+https_proxy="$https_proxy"} ${NODE_EXTRA_CA_CERTS:+NODE_EXTRA_CA_CERTS="$NODE_EXTRA_CA_CERTS"} \
+    ${UV_DEFAULT_INDEX:+UV_DEFAULT_INDEX="$UV_DEFAULT_INDEX"} ${UV_INDEX_URL:+UV_INDEX_URL="$UV_INDEX_URL"} "$@"
+}
+
+build_web_ui() {
+  local src=$SCRATCH/src
+  [ ! -f "$src/hermes_cli/web_dist/index.html" ] || return 0
+  if [ "$WEB_UI" != build ]; then
+    echo "web UI: the checkout brings none built, and building was not asked for: no dashboard in this installation"
+    return 0
+  fi
+  [ -f "$src/web/package.json" ] || fail "the web UI was to be built, but the checkout has no web/package.json."
+  command -v npm >/dev/null || fail "the web UI was to be built, but npm is missing: add nodejs and npm to the extra packages."
+  echo "web UI: building with npm"
+  (cd "$src/web" && as_nobody npm ci --no-audit --no-fund --loglevel=error && as_nobody npm run build) ||
+    fail "the web UI could not be built (see above)."
+  [ -f "$src/hermes_cli/web_dist/index.html" ] || fail "npm built the web UI, but hermes_cli/web_dist/index.html is not there."
+}
+
+install_git() {
+  fetch_commit
+  SCRATCH=$(mktemp -d /var/tmp/hermes-build.XXXXXX)
+  trap 'rm -rf "$SCRATCH"' EXIT
+  cp -a "$BUILD/src" "$SCRATCH/src"
+  chown -R nobody:nogroup "$SCRATCH"
+  build_web_ui
+  install -m 0755 "$UV" "$SCRATCH/uv"
+  echo "build: making a wheel"
+  as_nobody "$SCRATCH/uv" build --quiet --wheel --python "$BUILD/venv/bin/python" --out-dir "$SCRATCH/dist" "$SCRATCH/src" ||
+    fail "the checkout can't be built into a wheel (see above)."
+  local -a wheel=("$SCRATCH"/dist/*.whl)
+  [ -f "${wheel[0]}" ] || fail "the build left no wheel."
+  echo "build: installing it with its dependencies"
+  if [ -f "$BUILD/src/uv.lock" ]; then
+    # Exactly what upstream has locked, with hashes.
+    local -a extras=()
+    local name
+    for name in ${EXTRAS//,/ }; do extras+=(--extra "$name"); done
+    (cd "$BUILD/src" && uv export --quiet --locked --no-dev --no-emit-project --python "$BUILD/venv" "${extras[@]}" \
+      --output-file "$SCRATCH/locked.txt" >/dev/null) || fail "upstream's uv.lock can't be used (see above)."
+    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: --require-hashes -r "$SCRATCH/locked.txt" ||
+      fail "the agent's dependencies can't be installed (see above)."
+    uv pip install --quiet --python "$BUILD/venv" --no-deps "${wheel[0]}"
+  else
+    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: "hermes-agent${EXTRAS:+[$EXTRAS]} @ file://${wheel[0]}" ||
+      fail "the agent and its dependencies can't be installed (see above)."
+  fi
+}
+
+install_extra() {
+  [ -n "$EXTRA_PYTHON_PACKAGES" ] || return 0
+  local -a extra
+  mapfile -t extra <<<"$EXTRA_PYTHON_PACKAGES"
+  uv pip install --quiet --python "$BUILD/venv" --only-binary :all: "${extra[@]}" ||
+    fail "the extra Python packages can't be installed (see above): ${extra[*]}"
+}
+
+# ---- proof and publication ------------------------------------------------------------------------------------------
+# A venv holds its own path in scripts and metadata: written for where it is going to be.
+write_final_paths() {
+  local file
+  { grep --recursive --files-with-matches --binary-files=without-match --fixed-strings "$BUILD" "$BUILD/venv/bin" \
+    "$BUILD"/venv/pyvenv.cfg "$BUILD"/venv/lib/python3*/site-packages/*.pth \
+    "$BUILD"/venv/lib/python3*/site-packages/hermes_agent-*.dist-info 2>/dev/null || true; } |
+    while IFS= read -r file; do
+      # Not through a hard link: the other name of it is in uv's cache.
+      sed "s|$BUILD|$FINAL|g" "$file" >"$file.new"
+      chmod --reference="$file" "$file.new"
+      mv "$file.new" "$file"
+    done
+}
+
+# Asks the built agent, as its own user and in an empty home, what it is. Prints: VERSION CONFIG_VERSION
+ask_agent() {
+  local empty
+  empty=$(mktemp -d /tmp/hermes-ask.XXXXXX)
+  chown "$AGENT_USER:$AGENT_USER" "$empty"
+  runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" HERMES_HOME="$empty" \
+    HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$BUILD/venv/bin/python" -c '
+from hermes_cli import __version__
+from hermes_cli.config import DEFAULT_CONFIG
+print(__version__, DEFAULT_CONFIG["_config_version"])' | tail -n 1
+  rm -rf "$empty"
+}
+
+build() {
+  # What an interrupted run left is worth nothing.
+  rm -rf "$BUILD"
+  mkdir -p "$BUILD" "$CACHE"
+  python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' ||
+    fail "this container's $(python3 --version) does not fit: the agent needs 3.11, 3.12 or 3.13 (Debian 12 or 13)."
+  find_uv
+  echo "agent: building $DIRECTORY with $("$UV" --version)"
+  uv venv --quiet --no-project --python /usr/bin/python3 "$BUILD/venv"
+  "install_$SOURCE"
+  install_extra
+  local answer version config_version dashboard=false
+  answer=$(ask_agent) || fail "the new installation does not start as user $AGENT_USER (see above). It was not switched to."
+  version=${answer% *}
+  config_version=${answer#* }
+  [ -z "$VERSION" ] || [ "$version" = "$VERSION" ] ||
+    fail "the new installation calls itself $version, but $VERSION is declared. It was not switched to."
+  [ ! -f "$(echo "$BUILD"/venv/lib/python3*/site-packages)/hermes_cli/web_dist/index.html" ] || dashboard=true
+  write_final_paths
+  printf '{"build_id": "%s", "version": "%s", "config_version": %d, "source": "%s", "commit": "%s", "dashboard_available": %s, "directory": "%s"}\n' \
+    "$BUILD_ID" "$version" "$config_version" "$SOURCE" "$([ "$SOURCE" = git ] && echo "$GIT_COMMIT")" "$dashboard" "$FINAL" \
+    >"$BUILD/install.json"
+  chown -R --no-dereference root:root "$BUILD"
+  chmod -R --silent go-w "$BUILD"
+  rm -rf "$FINAL"
+  mv -T "$BUILD" "$FINAL"
+}
+
+is_ours() {
+  grep --quiet --fixed-strings "\"build_id\": \"$BUILD_ID\"" "$1/install.json" 2>/dev/null
+}
+
+# Another build of the same name may be what the services run from: it stays, ours goes beside it.
+if [ -f "$FINAL/install.json" ] && ! is_ours "$FINAL"; then
+  FINAL=$FINAL-${BUILD_ID:0:8}
+fi
+if is_ours "$FINAL"; then
+  echo "agent: $FINAL is complete"
+else
+  build
+fi
+if [ "$(readlink "$ROOT/current" || true)" != "$FINAL" ]; then
+  ln -sfn "$FINAL" "$ROOT/.current.new"
+  mv -T "$ROOT/.current.new" "$ROOT/current"
+fi
+cp "$FINAL/install.json" "$HP_JOB/result.json"
+echo "agent: $(readlink "$ROOT/current")"

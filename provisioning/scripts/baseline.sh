@@ -1,0 +1,145 @@
+#!/bin/bash
+# Baseline: the home is a local volume, the packages are there, the account exists, its folders are made.
+# Safe to repeat: a second run calls no apt and changes nothing.
+#
+# From inputs.env: HOME_DIR, AGENT_USER, AGENT_UID, AGENT_GID, PACKAGES (blank-separated)
+set -euo pipefail
+# shellcheck source=/dev/null
+. "$HP_JOB/inputs.env"
+
+fail() {
+  printf 'error: %s\n' "$@" >&2
+  exit 1
+}
+
+# ---- the home, before anything is changed ---------------------------------------------------------------------------
+# A home on the root file system would be lost with the container; the database of the agent is not safe on network
+# or fuse file systems (facts hermes 3, issues 22032 and 55305).
+check_home() {
+  local fstype owner
+  fstype=$(findmnt --noheadings --output FSTYPE --mountpoint "$HOME_DIR") ||
+    fail "nothing is mounted at $HOME_DIR: the agent's data would be lost together with the container." \
+      "Attach the volume to the container at this path, then run again. Nothing was changed."
+  # Of mounts on top of each other the last one counts.
+  fstype=$(tail -n 1 <<<"$fstype")
+  case "$fstype" in
+  nfs* | cifs | smb* | fuse* | 9p | overlay | tmpfs | ramfs)
+    fail "$HOME_DIR is on $fstype: the agent's databases need a local file system that keeps its data." \
+      "Use a volume of the node's own storage. Nothing was changed."
+    ;;
+  esac
+  owner=$(stat -c %u "$HOME_DIR")
+  case "$owner" in
+  0 | "$AGENT_UID") ;;
+  65534)
+    fail "$HOME_DIR belongs to an account outside of this container (shown as 65534)." \
+      "The volume was written by a container with another id mapping: privileged and unprivileged can't share one." \
+      "Correct the owner on the node to 100000 + $AGENT_UID. Nothing was changed."
+    ;;
+  *)
+    fail "$HOME_DIR belongs to uid $owner, expected $AGENT_UID (or root, when the volume is new)." \
+      "If this is the right volume, give it over on purpose: chown -R $AGENT_UID:$AGENT_GID $HOME_DIR. Nothing was changed."
+    ;;
+  esac
+}
+
+# The names must be free or ours, also before anything is changed.
+check_account() {
+  local entry
+  if entry=$(getent group "$AGENT_USER") && [ "$(cut -d: -f3 <<<"$entry")" != "$AGENT_GID" ]; then
+    fail "the group $AGENT_USER exists with another number: $entry, expected $AGENT_GID. Nothing was changed."
+  fi
+  if entry=$(getent group "$AGENT_GID") && [ "$(cut -d: -f1 <<<"$entry")" != "$AGENT_USER" ]; then
+    fail "the group number $AGENT_GID is taken: $entry. Nothing was changed."
+  fi
+  if entry=$(getent passwd "$AGENT_USER") && [ "$(cut -d: -f3 <<<"$entry")" != "$AGENT_UID" ]; then
+    fail "the user $AGENT_USER exists with another number: $entry, expected $AGENT_UID. Nothing was changed."
+  fi
+  if entry=$(getent passwd "$AGENT_UID") && [ "$(cut -d: -f1 <<<"$entry")" != "$AGENT_USER" ]; then
+    fail "the user number $AGENT_UID is taken: $entry. Nothing was changed."
+  fi
+}
+
+# ---- packages: one transaction, only what is missing ----------------------------------------------------------------
+missing_packages() {
+  local name status
+  for name in $PACKAGES; do
+    status=$(dpkg-query --show --showformat='${db:Status-Status}' "$name" 2>/dev/null) || status=absent
+    [ "$status" = installed ] || printf '%s\n' "$name"
+  done
+}
+
+# Hundreds of lines that nobody reads, unless it fails: then the last ones tell why.
+quietly() {
+  "$@" >"$HP_JOB/apt.log" 2>&1 || {
+    tail -n 12 "$HP_JOB/apt.log" >&2
+    return 1
+  }
+}
+
+install_packages() {
+  local -a missing
+  mapfile -t missing < <(missing_packages)
+  if [ "${#missing[@]}" -eq 0 ]; then
+    echo "packages: all there"
+    return
+  fi
+  echo "packages: installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  # An earlier run that was killed may have left packages half configured.
+  [ -z "$(dpkg --audit)" ] || dpkg --configure -a
+  local -a options=(
+    --yes --quiet --no-install-recommends
+    -o Acquire::Retries=3
+    -o Acquire::http::Timeout=20
+    -o Acquire::https::Timeout=20
+    -o Acquire::Languages=none
+    -o Acquire::PDiffs=false
+    -o DPkg::Lock::Timeout=120
+    # Without fsync per file: the container is new, a crash is answered by the next run.
+    -o Dpkg::Options::=--force-unsafe-io
+    # Keep configuration files that the operator has edited, never ask.
+    -o Dpkg::Options::=--force-confdef
+    -o Dpkg::Options::=--force-confold
+    -o Dpkg::Use-Pty=0
+    -o APT::Install-Recommends=false
+  )
+  quietly apt-get "${options[@]}" -o APT::Update::Error-Mode=any update ||
+    fail "apt-get update failed. Check the container's network, DNS and /etc/apt sources, then run again."
+  echo "packages: lists are up to date, installing"
+  quietly apt-get "${options[@]}" install "${missing[@]}" ||
+    fail "apt-get could not install: ${missing[*]}. Correct the package names or the sources, then run again."
+}
+
+# ---- account and folders --------------------------------------------------------------------------------------------
+make_account() {
+  getent group "$AGENT_USER" >/dev/null || groupadd --gid "$AGENT_GID" "$AGENT_USER"
+  # No password, no sudo, no skeleton files: what is in the home is the volume's business.
+  getent passwd "$AGENT_USER" >/dev/null ||
+    useradd --uid "$AGENT_UID" --gid "$AGENT_GID" --home-dir "$HOME_DIR" --no-create-home --shell /bin/bash \
+      --comment "Hermes Agent" "$AGENT_USER"
+  [ "$(id --groups "$AGENT_USER")" = "$AGENT_GID" ] || usermod --groups "" "$AGENT_USER"
+}
+
+make_folders() {
+  # Only the top of the home changes hands, and only when it is new; never recursively.
+  if [ "$(stat -c %u "$HOME_DIR")" = 0 ]; then
+    chown "$AGENT_UID:$AGENT_GID" "$HOME_DIR"
+    chmod 0750 "$HOME_DIR"
+  fi
+  # As the agent's user: in a folder that it owns, root would follow links that the agent has planted.
+  # With HERMES_MANAGED set the agent does not make these itself (facts hermes 5).
+  # shellcheck disable=SC2016  # the inner shell expands $1
+  runuser --user "$AGENT_USER" -- sh -c '
+    set -eu; umask 077; cd "$1"; mkdir -p .hermes; chmod 0700 .hermes; cd .hermes
+    mkdir -p memories sessions skills cron logs hooks' sh "$HOME_DIR" ||
+    fail "the folders in $HOME_DIR/.hermes can't be made as user $AGENT_USER (see above)." \
+      "Something in the home belongs to another user: find $HOME_DIR ! -uid $AGENT_UID"
+}
+
+check_home
+check_account
+install_packages
+make_account
+make_folders
+echo "home: $HOME_DIR on $(findmnt --noheadings --output FSTYPE --mountpoint "$HOME_DIR" | tail -n 1), user $AGENT_USER ($AGENT_UID)"

@@ -1,0 +1,420 @@
+"""SSH with a pinned host key: learn the key once, refuse any other afterwards.
+
+Only this module knows paramiko, and imports it when the first connection is made (0.6 s of start-up time,
+facts pulumi, "Cost of the engine").
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import io
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+
+from provisioning.errors import (
+    ConnectionCut,
+    HostKeyMismatch,
+    PrivateKeyError,
+    SshAuthError,
+    SshUnreachable,
+)
+
+if TYPE_CHECKING:
+    import paramiko
+
+OnLine = Callable[[str], None]
+
+# The order in which Go's SSH library asks for host keys. pulumi-command is written in Go and compares the key that it
+# gets with the pinned one: the key learnt here has to be the one that it will be shown.
+HOST_KEY_PREFERENCE = (
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+    "ssh-ed25519",
+)
+
+CONNECT_TIMEOUT_S = 5.0
+KEEPALIVE_S = 5
+_CHUNK = 32 * 1024
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A server's public key: `type` as in `ssh-ed25519`, `base64` the blob, `fingerprint` as ssh prints it."""
+
+    type: str
+    base64: str
+    fingerprint: str
+
+    @classmethod
+    def from_blob(cls, key_type: str, blob: bytes) -> HostKey:
+        digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+        return cls(key_type, base64.b64encode(blob).decode(), f"SHA256:{digest}")
+
+    @classmethod
+    def parse(cls, line: str) -> HostKey:
+        """Read `TYPE BASE64 [comment]`, the form of a .pub file. ValueError when it is none."""
+        parts = line.split()
+        if len(parts) < 2:
+            raise ValueError(f"not a public key line: {line!r}; expected 'TYPE BASE64'")
+        try:
+            blob = base64.b64decode(parts[1], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"not a public key line: {line!r}; the second word is no base64") from error
+        # The blob begins with its own type name, length first: a line whose two halves disagree is a mistake.
+        inner = blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii", "replace")
+        if inner != parts[0]:
+            raise ValueError(f"not a public key line: it says {parts[0]}, its blob says {inner or 'nothing'}")
+        return cls.from_blob(parts[0], blob)
+
+    @property
+    def line(self) -> str:
+        """`TYPE BASE64`, as known_hosts, authorized_keys and pulumi-command write it."""
+        return f"{self.type} {self.base64}"
+
+
+@dataclass(frozen=True)
+class SshTarget:
+    """Where to log in. Without `private_key_file` the SSH agent and the user's default keys are tried."""
+
+    host: str
+    host_key: HostKey
+    port: int = 22
+    user: str = "root"
+    private_key_file: str | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a remote command left: exit status and its two streams."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Connection(Protocol):
+    """What jobs need of a connection; tests put a local one in its place."""
+
+    def run(self, command: str, *, stdin: IO[bytes] | bytes | None = None, timeout_s: float = 30.0) -> CommandResult:
+        """Run `command` in the remote login shell. ConnectionCut when the connection breaks or stalls."""
+
+    def close(self) -> None:
+        """End the connection; never raises."""
+
+
+@dataclass
+class _Attempt:
+    """The last reason why a server could not be reached, in words."""
+
+    reason: str = "no attempt was made"
+    hint: str = ""
+    seen: set[str] = field(default_factory=set)
+
+    def note(self, error: BaseException, host: str, port: int) -> None:
+        if isinstance(error, ConnectionRefusedError):
+            self.reason = f"connection refused: the machine is up, but no SSH server listens on port {port}"
+            self.hint = (
+                "Check in the container that sshd is installed and started (pct exec VMID -- systemctl status ssh)."
+            )
+        elif isinstance(error, TimeoutError):
+            self.reason = "no answer within the connect timeout: packets to it are lost"
+            self.hint = f"Check that {host} is the container's address, and the route, bridge and firewall in between."
+        elif isinstance(error, socket.gaierror):
+            self.reason = f"the name {host} can't be resolved"
+            self.hint = "Use the address, or correct the name."
+        elif isinstance(error, OSError) and not isinstance(error, EOFError) and error.errno is not None:
+            self.reason = f"{error.strerror or error}"
+            self.hint = f"Check that {host} is the container's address and that this machine has a route to it."
+        else:
+            self.reason = f"port {port} is open, but no SSH handshake came about ({type(error).__name__}: {error})"
+            self.hint = "Check that it is sshd that listens there, and its log (journalctl -u ssh)."
+
+
+def _poll(deadline: float) -> Iterator[float]:
+    """Yield the remaining seconds, quickly at first and once a second later, until the deadline."""
+    pause = 0.1
+    while (left := deadline - time.monotonic()) > 0:
+        yield left
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(pause * 1.5, 1.0)
+
+
+def learn_host_key(host: str, *, port: int = 22, timeout_s: float = 120.0, on_line: OnLine = print) -> HostKey:
+    """Wait until an SSH server answers at `host` and return the key that it shows.
+
+    Polls for `timeout_s` seconds. SshUnreachable tells refused, lost and not-SSH apart (facts field-reports B17).
+    """
+    deadline = time.monotonic() + timeout_s
+    attempt = _Attempt()
+    last_sign = time.monotonic()
+    for left in _poll(deadline):
+        try:
+            return _show_key(host, port, min(CONNECT_TIMEOUT_S, left))
+        except (OSError, EOFError, _ssh_exception()) as error:
+            attempt.note(error, host, port)
+        if time.monotonic() - last_sign >= 5:
+            last_sign = time.monotonic()
+            on_line(f"waiting for SSH at {host}:{port}: {attempt.reason}")
+    raise SshUnreachable(
+        f"no SSH server at {host}:{port} within {timeout_s:g} s.\n"
+        f"Last attempt: {attempt.reason}.\n{attempt.hint}".rstrip()
+    )
+
+
+def wait_for_ssh(
+    host: str,
+    *,
+    port: int = 22,
+    user: str = "root",
+    private_key_file: str | None = None,
+    timeout_s: float = 120.0,
+    on_line: OnLine = print,
+) -> HostKey:
+    """Learn the host key, then prove that we can log in and are root there. Returns the key to pin.
+
+    SshUnreachable, SshAuthError, PrivateKeyError.
+    """
+    deadline = time.monotonic() + timeout_s
+    if private_key_file is not None:
+        load_private_key(private_key_file)  # a bad key file is told before the wait, not after it
+    key = learn_host_key(host, port=port, timeout_s=timeout_s, on_line=on_line)
+    target = SshTarget(host, key, port, user, private_key_file)
+    last: Exception | None = None
+    for left in _poll(deadline):
+        try:
+            with contextlib.closing(connect(target, timeout_s=min(20.0, left))) as connection:
+                require_root(connection, target)
+                return key
+        except (SshUnreachable, ConnectionCut) as error:
+            last = error
+    raise SshUnreachable(f"{target.address} showed its key, but no session came about within {timeout_s:g} s.\n{last}")
+
+
+def require_root(connection: Connection, target: SshTarget) -> None:
+    """SshAuthError unless the session is root's: the phases install packages and write units."""
+    result = connection.run("id -u", timeout_s=20)
+    if result.stdout.strip() != b"0":
+        uid = result.stdout.decode("utf-8", "replace").strip() or "unknown"
+        raise SshAuthError(
+            f"logged in at {target.host} as {target.user} (uid {uid}), but the phases need root.\n"
+            "Give the SSH key to root in the container and use root as the user."
+        )
+
+
+def load_private_key(path: str) -> paramiko.PKey:
+    """Read an OpenSSH or PEM key (ed25519, ecdsa, rsa) by content. PrivateKeyError when it can't be used."""
+    import paramiko
+
+    file = Path(path).expanduser()
+    try:
+        return paramiko.PKey.from_path(file)
+    except FileNotFoundError:
+        raise PrivateKeyError(
+            f"SSH key file {file} does not exist.\nCorrect the path, or unset it to use the SSH agent."
+        ) from None
+    except PermissionError:
+        raise PrivateKeyError(f"SSH key file {file} can't be read by this user.\nCorrect its owner or mode.") from None
+    except (paramiko.PasswordRequiredException, TypeError):
+        # cryptography reports a missing passphrase as TypeError
+        raise PrivateKeyError(
+            f"SSH key file {file} is encrypted, and there is nobody here to type its passphrase.\n"
+            "Load it into an SSH agent (ssh-add) and unset the key file, or name a key without a passphrase."
+        ) from None
+    except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
+        raise PrivateKeyError(
+            f"SSH key file {file} is not a private key that can be used ({type(error).__name__}).\n"
+            "Name the private half (not the .pub file) of an ed25519, ecdsa or rsa key."
+        ) from None
+
+
+def connect(target: SshTarget, *, timeout_s: float = 20.0) -> SshConnection:
+    """Open a session; the server has to show exactly the pinned key.
+
+    SshUnreachable, SshAuthError, HostKeyMismatch, PrivateKeyError.
+    """
+    import paramiko
+
+    key = load_private_key(target.private_key_file) if target.private_key_file else None
+    transport: paramiko.Transport | None = None
+    try:
+        transport = _handshake(target.host, target.port, timeout_s, _algorithms_for(target.host_key.type))
+        shown = transport.get_remote_server_key()
+        if base64.b64encode(shown.asbytes()).decode() != target.host_key.base64:
+            raise _mismatch(target, HostKey.from_blob(shown.get_name(), shown.asbytes()).fingerprint)
+        _authenticate(transport, target, key)
+    except (SshAuthError, HostKeyMismatch):
+        _close(transport)
+        raise
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        _close(transport)
+        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+            # The pinned type is no longer offered: the server has other keys now.
+            raise _mismatch(target, "of another type") from None
+        attempt = _Attempt()
+        attempt.note(error, target.host, target.port)
+        raise SshUnreachable(f"can't reach {target.address}: {attempt.reason}.\n{attempt.hint}".rstrip()) from None
+    transport.set_keepalive(KEEPALIVE_S)
+    return SshConnection(transport, target)
+
+
+class SshConnection:
+    """One authenticated transport; every command gets a channel of its own."""
+
+    def __init__(self, transport: paramiko.Transport, target: SshTarget) -> None:
+        self._transport = transport
+        self._target = target
+
+    def run(self, command: str, *, stdin: IO[bytes] | bytes | None = None, timeout_s: float = 30.0) -> CommandResult:
+        deadline = time.monotonic() + timeout_s
+        try:
+            return self._run(command, stdin, deadline)
+        except (OSError, EOFError, _ssh_exception()) as error:
+            reason = (
+                "it fell silent" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}".rstrip(": ")
+            )
+            raise ConnectionCut(f"the connection to {self._target.address} broke ({reason})") from None
+
+    def _run(self, command: str, stdin: IO[bytes] | bytes | None, deadline: float) -> CommandResult:
+        channel = self._transport.open_session(timeout=_left(deadline))
+        try:
+            channel.settimeout(_left(deadline))
+            channel.exec_command(command)
+            if stdin is not None:
+                stream = io.BytesIO(stdin) if isinstance(stdin, bytes) else stdin
+                while chunk := stream.read(_CHUNK):
+                    channel.settimeout(_left(deadline))
+                    channel.sendall(chunk)
+            channel.shutdown_write()
+            streams = {"out": bytearray(), "err": bytearray()}
+            # Both streams are drained in turn, or a full window on one would block the other for ever.
+            while not (channel.exit_status_ready() and not channel.recv_ready() and not channel.recv_stderr_ready()):
+                if channel.recv_stderr_ready():
+                    streams["err"] += channel.recv_stderr(_CHUNK)
+                elif channel.recv_ready():
+                    streams["out"] += channel.recv(_CHUNK)
+                else:
+                    _left(deadline)
+                    if channel.closed and not channel.exit_status_ready():
+                        raise EOFError("the channel closed without an exit status")
+                    channel.status_event.wait(0.02)
+            for reader, name in ((channel.recv, "out"), (channel.recv_stderr, "err")):
+                channel.settimeout(_left(deadline))
+                while chunk := reader(_CHUNK):
+                    streams[name] += chunk
+            status = channel.recv_exit_status()
+            if status == -1:
+                raise EOFError("the session ended without an exit status")
+            return CommandResult(status, bytes(streams["out"]), bytes(streams["err"]))
+        finally:
+            channel.close()
+
+    def close(self) -> None:
+        _close(self._transport)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _ssh_exception() -> type[Exception]:
+    import paramiko
+
+    return paramiko.SSHException
+
+
+def _close(transport: paramiko.Transport | None) -> None:
+    if transport is not None:
+        with contextlib.suppress(Exception):
+            transport.close()
+
+
+def _handshake(host: str, port: int, timeout_s: float, algorithms: tuple[str, ...]) -> paramiko.Transport:
+    """TCP and key exchange within `timeout_s`; the transport is closed on failure."""
+    import paramiko
+
+    sock = socket.create_connection((host, port), timeout=min(CONNECT_TIMEOUT_S, timeout_s))
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        transport = paramiko.Transport(sock)
+        options = transport.get_security_options()
+        options.key_types = [name for name in algorithms if name in options.key_types]
+        transport.banner_timeout = timeout_s
+        transport.handshake_timeout = timeout_s
+        transport.auth_timeout = timeout_s
+        transport.start_client(timeout=timeout_s)
+    except BaseException:
+        sock.close()
+        raise
+    return transport
+
+
+def _algorithms_for(key_type: str) -> tuple[str, ...]:
+    """The signature algorithms that make a server show its key of this type."""
+    return ("rsa-sha2-512", "rsa-sha2-256") if key_type == "ssh-rsa" else (key_type,)
+
+
+def _show_key(host: str, port: int, timeout_s: float) -> HostKey:
+    transport = _handshake(host, port, timeout_s, HOST_KEY_PREFERENCE)
+    try:
+        key = transport.get_remote_server_key()
+        return HostKey.from_blob(key.get_name(), key.asbytes())
+    finally:
+        _close(transport)
+
+
+def _authenticate(transport: paramiko.Transport, target: SshTarget, key: paramiko.PKey | None) -> None:
+    import paramiko
+
+    keys = [key] if key is not None else _agent_and_default_keys()
+    refused: list[str] = []
+    for candidate in keys:
+        try:
+            transport.auth_publickey(target.user, candidate)
+        except paramiko.AuthenticationException:
+            refused.append(
+                f"{candidate.get_name()} {HostKey.from_blob(candidate.get_name(), candidate.asbytes()).fingerprint}"
+            )
+            continue
+        return
+    tried = "; ".join(refused) if refused else "none: there is no key file, no SSH agent with keys, no default key"
+    raise SshAuthError(
+        f"{target.host}:{target.port} answers, but refuses the login of {target.user}. Keys tried: {tried}.\n"
+        "The container's root must have the public half: Proxmox sets it only when the container is created.\n"
+        "Name the right private key, or add the public one to /root/.ssh/authorized_keys (pct exec VMID -- ...)."
+    )
+
+
+def _agent_and_default_keys() -> list[paramiko.PKey]:
+    import paramiko
+
+    keys: list[paramiko.PKey] = list(paramiko.Agent().get_keys())
+    for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
+        with contextlib.suppress(PrivateKeyError):
+            keys.append(load_private_key(str(Path.home() / ".ssh" / name)))
+    return keys
+
+
+def _mismatch(target: SshTarget, shown: str) -> HostKeyMismatch:
+    return HostKeyMismatch(
+        f"the machine at {target.host}:{target.port} is not the one that was pinned: it shows a host key {shown},\n"
+        f"expected {target.host_key.type} {target.host_key.fingerprint}. Nothing was sent to it.\n"
+        "If the container was made anew by hand, run `pulumi up --refresh` so that its key is learnt again;\n"
+        "if not, find out which machine has taken the address."
+    )
