@@ -126,12 +126,21 @@ class GuestStatus:
 
 
 @dataclass(frozen=True)
+class Address:
+    """An IP address. family: "inet" or "inet6"; prefix: its length in bits, or None when it is not told."""
+
+    family: str
+    address: str
+    prefix: int | None
+
+
+@dataclass(frozen=True)
 class Interface:
-    """A network interface of a running container; addresses without prefix length."""
+    """A network interface of a running container."""
 
     name: str
     hwaddr: str
-    addresses: tuple[str, ...]
+    addresses: tuple[Address, ...]
 
 
 @dataclass(frozen=True)
@@ -480,14 +489,10 @@ class Proxmox:
     def interfaces(self, node: str, vmid: int) -> tuple[Interface, ...]:
         """Network interfaces of a running container, loopback included; none for a stopped one."""
         rows = self._get("nodes", node, "lxc", vmid, "interfaces") or []
-        found = []
-        for row in rows:
-            addresses = [str(entry["ip-address"]) for entry in row.get("ip-addresses") or [] if "ip-address" in entry]
-            if not addresses:
-                addresses = [str(row[key]).split("/")[0] for key in ("inet", "inet6") if row.get(key)]
-            hwaddr = str(row.get("hwaddr") or row.get("hardware-address") or "")
-            found.append(Interface(str(row["name"]), hwaddr, tuple(addresses)))
-        return tuple(found)
+        return tuple(
+            Interface(str(row["name"]), str(row.get("hwaddr") or row.get("hardware-address") or ""), _addresses(row))
+            for row in rows
+        )
 
     def storages(self, node: str) -> tuple[Storage, ...]:
         """The storages of a node that the token may see."""
@@ -663,6 +668,22 @@ class Proxmox:
             if "already at specified size" in error.reason:
                 return TaskEnd("", ())
             raise
+
+
+def _addresses(row: Mapping[str, Any]) -> tuple[Address, ...]:
+    """The addresses of an interface: from the list that has them all, or from the older pair of single ones."""
+    listed = [
+        Address(str(entry["ip-address-type"]), str(entry["ip-address"]), _prefix(entry.get("prefix")))
+        for entry in row.get("ip-addresses") or []
+    ]
+    if listed:
+        return tuple(listed)
+    single = [(family, str(row[family]).partition("/")) for family in ("inet", "inet6") if row.get(family)]
+    return tuple(Address(family, address, _prefix(prefix)) for family, (address, _, prefix) in single)
+
+
+def _prefix(value: object) -> int | None:
+    return int(str(value)) if value not in (None, "") else None
 
 
 def _text(value: object) -> str:

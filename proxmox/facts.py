@@ -82,6 +82,11 @@ class GuestFacts:
         """unusedN -> the volume that it names."""
         return {key: value.split(",")[0] for key, value in self.config.items() if is_unused(key)}
 
+    def names_volume_of(self, owner: int | None) -> bool:
+        """Whether this guest names any volume that belongs to guest `owner`, in effect or pending."""
+        texts = [value for key, value in [*self.config.items(), *self.pending.items()] if value and key not in _PROSE]
+        return owner is not None and any(owner_of(part) == owner for text in texts for part in _parts(text))
+
     def references(self, volid: str) -> tuple[Reference, ...]:
         """Every place where this guest names the volume: in effect, pending, and in snapshots."""
         layers: list[tuple[str, Mapping[str, str]]] = [
@@ -97,10 +102,16 @@ class GuestFacts:
         )
 
 
+_PROSE = frozenset({"description", "digest"})
+
+
+def _parts(value: str) -> list[str]:
+    """The parts of a property string, without the key that a volume may be given with."""
+    return [part.strip().removeprefix("volume=").removeprefix("file=") for part in value.split(",")]
+
+
 def _names(key: str, value: str, volid: str) -> bool:
-    if key in ("description", "digest"):
-        return False
-    return any(part.strip() in (volid, f"volume={volid}", f"file={volid}") for part in value.split(","))
+    return key not in _PROSE and volid in _parts(value)
 
 
 def _path(key: str, value: str) -> str | None:
@@ -202,10 +213,10 @@ def read_guest(client: Proxmox, vmid: int, *, snapshots: bool = False) -> GuestF
         return None  # removed meanwhile
 
 
-def read_cluster(client: Proxmox, volid: str | None = None, *, power_of: Iterable[int] = ()) -> ClusterFacts:
+def read_cluster(client: Proxmox, owner: int | None, *, power_of: Iterable[int] = ()) -> ClusterFacts:
     """All guests of all nodes, snapshots included.
 
-    The power state is read for the numbers in `power_of` and for the containers that name `volid`.
+    The power state is read for the numbers in `power_of` and for the containers that name a volume of `owner`'s.
     """
     listed = client.guests()
     nodes = client.nodes()
@@ -218,7 +229,7 @@ def read_cluster(client: Proxmox, volid: str | None = None, *, power_of: Iterabl
     def read(place: Guest) -> GuestFacts | tuple[Guest, str] | None:
         try:
             facts = _read(client, place, power=place.vmid in wanted, snapshots=True)
-            if volid and facts.running is None and place.kind == "lxc" and facts.references(volid):
+            if facts.running is None and place.kind == "lxc" and facts.names_volume_of(owner):
                 facts = replace(facts, running=client.guest_status(place.node, place.vmid).running)
         except NoSuchGuest:
             return None

@@ -67,7 +67,7 @@ def preview_volume(client: Proxmox, wish: VolumeWish) -> VolumePlan:
         volid = found[1].volume if found else wish.volid
         if volid is not None:
             volume = _stored(client, pet.node, volid)
-            cluster = read_cluster(client, volid, power_of=[wish.vmid])
+            cluster = read_cluster(client, wish.vmid, power_of=[wish.vmid])
     return plan_volume(pet, volume, cluster, wish)
 
 
@@ -121,7 +121,7 @@ def ensure_protection(client: Proxmox, vmid: int, report: Report = silent) -> No
 
 def preview_removal(client: Proxmox, vmid: int, volid: str, confirmed_volid: str | None) -> tuple[Step, ...]:
     """What `remove_volume` would do. Reads only."""
-    cluster = read_cluster(client, volid, power_of=[vmid])
+    cluster = read_cluster(client, vmid, power_of=[vmid])
     return plan_volume_removal(cluster.guest(vmid), cluster, vmid, volid, confirmed_volid)
 
 
@@ -136,7 +136,7 @@ def remove_volume(client: Proxmox, vmid: int, volid: str, confirmed_volid: str |
 
 def preview_attach(client: Proxmox, wish: AttachWish) -> tuple[Step, ...]:
     """What `attach` would do. Reads only; raises the same Refusals."""
-    cluster = read_cluster(client, wish.volid, power_of=[wish.vmid, wish.owner])
+    cluster = read_cluster(client, wish.owner, power_of=[wish.vmid, wish.owner])
     return plan_attach(cluster.guest(wish.vmid), _stored(client, wish.node, wish.volid), cluster, wish)
 
 
@@ -182,7 +182,7 @@ def detach(client: Proxmox, wish: DetachWish, report: Report = silent) -> None:
         execute(client, preview_detach(client, wish), report)
 
 
-def ensure_power(client: Proxmox, vmid: int, *, running: bool, timeout_s: int = 60, report: Report = silent) -> None:
+def ensure_power(client: Proxmox, vmid: int, running: bool, timeout_s: int = 60, report: Report = silent) -> None:
     """Have the container started or stopped."""
     with client.guard(vmid):
         execute(client, plan_power(read_guest(client, vmid), running, timeout_s, vmid), report)

@@ -26,8 +26,8 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning
         raise NotOurs(
             f"{_named(vmid, guest)} was made by this stack, but the stack's state does not know it.",
             "a run was ended between the creation of the guest and the writing of the state",
-            f"look at it, and when nothing in it is wanted: pct stop {vmid}; pct set {vmid} --delete mp0; pct destroy {vmid}; "
-            "then run pulumi up again. Volumes of the pet are not freed by that.",
+            f"look at it, and when nothing in it is wanted: pct stop {vmid}; pct set {vmid} --delete mp0; "
+            f"pct destroy {vmid}; then run pulumi up again. Volumes of the pet are not freed by that.",
         )
     raise NotOurs(
         f"{_named(vmid, guest)} exists already and is not this stack's.",

@@ -1,0 +1,383 @@
+"""What has to be true before anything is changed: read once, told all at once. Reads only.
+
+`preflight_pet` and `preflight_cattle` read and then ask the pure `pet_faults` and `cattle_faults`. A fault that makes
+other readings impossible (no answer, no such node) leaves those out rather than guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from proxmox.client import Node, Permissions, Proxmox, Storage, Version
+from proxmox.errors import Fault, ProxmoxError, Refusal
+from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster
+from proxmox.mountpoint import format_size, storage_of
+from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
+from proxmox.planning import GIB, AttachWish, VolumeWish, mount_of, plan_attach, plan_volume
+from proxmox.rights import (
+    Right,
+    allocate_on,
+    faults_of_rights,
+    manage_guest,
+    mount_foreign,
+    see_all_guests,
+    use_bridge,
+    use_template,
+)
+
+T = TypeVar("T")
+
+OLDEST_MAJOR = 8
+THIN = frozenset({"lvmthin", "zfspool", "rbd", "btrfs", "dir", "nfs", "cifs", "cephfs"})
+"""Kinds of storage where a volume takes up what is written to it, not its size."""
+THIN_ROOM = GIB
+"""What has to be free on a thin storage: about what a template and the first packages fill."""
+
+
+@dataclass(frozen=True)
+class GuestCheck:
+    """A container that is to be there.
+
+    template: its volume name, for a container that may have to be made; root_gb in GiB; address: "10.0.0.5/24", or None
+    for DHCP; claim: the mark of the stack's own guests; ours: whether the stack's state knows the guest.
+    """
+
+    vmid: int
+    node: str
+    root_storage: str
+    root_gb: float
+    template: str | None = None
+    bridge: str | None = None
+    address: str | None = None
+    claim: str | None = None
+    ours: bool = False
+
+
+@dataclass(frozen=True)
+class PetCheck:
+    """A pet and its volumes."""
+
+    guest: GuestCheck
+    volumes: tuple[VolumeWish, ...] = ()
+
+
+@dataclass(frozen=True)
+class CattleCheck:
+    """A cattle and the volume that it mounts."""
+
+    guest: GuestCheck
+    attach: AttachWish | None = None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Everything that the checks decide on.
+
+    taken: whether any guest has the number, also one that the token may not see; templates, volumes, bridges: what is
+    there, or None where it could not be read.
+    """
+
+    version: Version
+    nodes: tuple[Node, ...]
+    permissions: Permissions
+    token_id: str
+    taken: bool = False
+    cluster: ClusterFacts = field(default_factory=ClusterFacts)
+    storages: tuple[Storage, ...] = ()
+    templates: frozenset[str] | None = None
+    volumes: Mapping[str, VolumeFacts] | None = None
+    bridges: tuple[str, ...] | None = None
+
+
+def needed_pet(check: PetCheck) -> tuple[Right, ...]:
+    """The rights that the pet's stack needs."""
+    storages = dict.fromkeys([check.guest.root_storage, *(wish.storage for wish in check.volumes)])
+    return (*_needed_guest(check.guest), *(allocate_on(storage) for storage in storages))
+
+
+def needed_cattle(check: CattleCheck) -> tuple[Right, ...]:
+    """The rights that a cattle's stack needs."""
+    rights = [*_needed_guest(check.guest), allocate_on(check.guest.root_storage)]
+    if check.attach is not None and storage_of(check.attach.volid):
+        rights.extend(mount_foreign(storage_of(check.attach.volid), check.attach.owner))
+    return tuple(rights)
+
+
+def _needed_guest(guest: GuestCheck) -> list[Right]:
+    rights = [manage_guest(guest.vmid), see_all_guests()]
+    if guest.template:
+        rights.append(use_template(storage_of(guest.template)))
+    if guest.bridge:
+        rights.append(use_bridge(guest.bridge))
+    return rights
+
+
+# Pure checks.
+
+
+def pet_faults(check: PetCheck, seen: Surroundings) -> list[Fault]:
+    """All faults that stand in the pet's way."""
+    new = [wish for wish in check.volumes if not _is_there(check, wish, seen)]
+    sizes: dict[str, int] = {}
+    for wish in new:
+        sizes[wish.storage] = sizes.get(wish.storage, 0) + wish.size
+    faults = _guest_faults(check.guest, seen, needed_pet(check), sizes)
+    pet = seen.cluster.guest(check.guest.vmid)
+    if pet is not None and _is_ours(check.guest, pet):
+        for wish in check.volumes:
+            faults += _refused(f"volume {wish.name}", partial(_plan_of, pet, wish, seen))
+    elif pet is None:
+        faults += [
+            Fault(
+                f"volume {wish.name}", wish.volid, "a pet that is to be made cannot have a volume yet", "remove volid"
+            )
+            for wish in check.volumes
+            if wish.volid is not None and not seen.taken
+        ]
+    return faults
+
+
+def _plan_of(pet: GuestFacts, wish: VolumeWish, seen: Surroundings) -> object:
+    found = mount_of(pet, wish)
+    volid = found[1].volume if found else wish.volid
+    return plan_volume(pet, (seen.volumes or {}).get(volid or ""), seen.cluster, wish)
+
+
+def _is_there(check: PetCheck, wish: VolumeWish, seen: Surroundings) -> bool:
+    pet = seen.cluster.guest(check.guest.vmid)
+    return wish.volid is not None or (pet is not None and mount_of(pet, wish) is not None)
+
+
+def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
+    """All faults that stand in a cattle's way."""
+    faults = _guest_faults(check.guest, seen, needed_cattle(check), {})
+    wish = check.attach
+    if wish is None:
+        return faults
+    guest = seen.cluster.guest(wish.vmid)
+    usable = guest is not None and _is_ours(check.guest, guest)
+    # One that is to be made, or is a stranger's, is judged as the empty and stopped container that create will leave.
+    judged = guest if usable else GuestFacts(wish.vmid, wish.node)
+    volume = (seen.volumes or {}).get(wish.volid)
+    faults += _refused(f"volume {wish.volid}", lambda: plan_attach(judged, volume, seen.cluster, wish))
+    if usable and guest is not None:
+        faults += [
+            Fault(
+                f"volume {wish.volid}",
+                reference.where,
+                f"{describe_holder(guest, reference)}; going back to that snapshot would set the data back with it",
+                f"on node {guest.node}: {how_to_free(reference)}",
+            )
+            for reference in guest.references(wish.volid)
+            if reference.where.startswith("snapshot ")
+        ]
+    return faults
+
+
+def _refused(key: str, plan: Callable[[], object]) -> list[Fault]:
+    try:
+        plan()
+    except Refusal as refusal:
+        return [Fault(key, refusal.what, refusal.why, refusal.remedy)]
+    return []
+
+
+def _is_ours(check: GuestCheck, guest: GuestFacts) -> bool:
+    return check.ours or (check.claim is not None and is_claimed(guest, check.claim))
+
+
+def _guest_faults(
+    check: GuestCheck, seen: Surroundings, rights: Sequence[Right], new_volumes: Mapping[str, int]
+) -> list[Fault]:
+    guest = seen.cluster.guest(check.vmid)
+    faults: list[Fault] = []
+    if seen.version.major < OLDEST_MAJOR:
+        rule = f"Proxmox VE {OLDEST_MAJOR} or newer is needed"
+        faults.append(Fault("version", seen.version.version, rule, "upgrade the node"))
+    faults += faults_of_rights(rights, seen.permissions, seen.token_id)
+    faults += _vmid_faults(check, guest, seen.taken)
+    node = _node_faults(check, seen.nodes)
+    faults += node
+    if not node:
+        sizes = dict(new_volumes)
+        if guest is None:
+            sizes[check.root_storage] = sizes.get(check.root_storage, 0) + int(check.root_gb * GIB)
+        for name in dict.fromkeys([check.root_storage, *sizes]):
+            faults += _storage_faults(check.node, name, sizes.get(name, 0), seen.storages)
+        faults += _template_faults(check, guest, seen.templates)
+        faults += _bridge_faults(check, seen.bridges)
+    faults += _address_faults(check, seen.cluster)
+    return faults
+
+
+def _node_faults(check: GuestCheck, nodes: Sequence[Node]) -> list[Fault]:
+    known = {node.name: node for node in nodes}
+    if check.node not in known:
+        names = ", ".join(sorted(known)) or "none that the token may see"
+        return [Fault("node", check.node, f"must be a node of the cluster: {names}", "correct it in the settings")]
+    if not known[check.node].online:
+        return [Fault("node", check.node, "must be online", "start the node, or choose another")]
+    return []
+
+
+def _vmid_faults(check: GuestCheck, guest: GuestFacts | None, taken: bool) -> list[Fault]:
+    value = str(check.vmid)
+    if guest is None:
+        if not taken:
+            return []
+        rule = "is taken by a guest that the token may not see; VMIDs are unique in a cluster"
+        return [
+            Fault("vmid", value, rule, "choose another number, or grant VM.Audit on /vms to the token and its user")
+        ]
+    if not _is_ours(check, guest) or guest.kind != "lxc":
+        rule = f"must be free or this stack's own, and {describe_guest(guest)} has it without this stack's claim"
+        return [Fault("vmid", value, rule, "choose another number, or import the guest into the stack if it is yours")]
+    if guest.node != check.node:
+        rule = f"must be on node {check.node}, and is on {guest.node}"
+        return [Fault("vmid", value, rule, f"set the node to {guest.node}, or: pct migrate {check.vmid} {check.node}")]
+    if guest.lock:
+        rule = f"must not be locked ({guest.lock}): an operation is at work on it, or left its lock"
+        return [Fault("vmid", value, rule, f"wait; if nothing runs, on node {guest.node}: pct unlock {check.vmid}")]
+    return []
+
+
+def _storage_faults(node: str, name: str, size: int, storages: Sequence[Storage]) -> list[Fault]:
+    storage = next((storage for storage in storages if storage.name == name), None)
+    key = f"storage {name}"
+    if storage is None:
+        names = ", ".join(storage.name for storage in storages) or "none"
+        rule = f"must exist on node {node} and be visible to the token, which sees: {names}"
+        return [Fault(key, "", rule, "correct the name, or grant Datastore.Audit on it to the token and its user")]
+    faults = []
+    if not (storage.enabled and storage.active):
+        state = "disabled" if not storage.enabled else "not active"
+        faults.append(Fault(key, state, "must be enabled and active", f"pvesm set {name} --disable 0; pvesm status"))
+    if "rootdir" not in storage.content:
+        rule = "must take container volumes (content rootdir)"
+        contents = ",".join(sorted({*storage.content, "rootdir"}))
+        faults.append(Fault(key, ",".join(sorted(storage.content)), rule, f"pvesm set {name} --content {contents}"))
+    thin = storage.kind in THIN
+    needed = min(size, THIN_ROOM) if thin else size
+    if storage.active and (storage.available < needed or (size > storage.total > 0)):
+        value = f"{format_size(storage.available)} free of {format_size(storage.total)}"
+        faults.append(Fault(key, value, f"{format_size(size)} are asked for", "free room, or ask for less"))
+    return faults
+
+
+def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: frozenset[str] | None) -> list[Fault]:
+    if guest is not None or not check.template or templates is None or check.template in templates:
+        return []
+    storage, _, name = check.template.partition(":vztmpl/")
+    there = ", ".join(sorted(templates)) or "none"
+    rule = f"must be on the storage; there: {there}"
+    return [Fault("template", check.template, rule, f"on the node: pveam update; pveam download {storage} {name}")]
+
+
+def _bridge_faults(check: GuestCheck, bridges: Sequence[str] | None) -> list[Fault]:
+    # An empty list says that the token may see none, not that there is none.
+    if not check.bridge or not bridges or check.bridge in bridges:
+        return []
+    rule = f"must be a bridge of node {check.node}; there: {', '.join(bridges)}"
+    return [Fault("bridge", check.bridge, rule, "correct it in the settings")]
+
+
+def _address_faults(check: GuestCheck, cluster: ClusterFacts) -> list[Fault]:
+    wanted = (check.address or "").partition("/")[0].lower()
+    if not wanted or wanted == "dhcp":
+        return []
+    return [
+        Fault("address", check.address or "", f"must be free, and {describe_guest(guest)} has it", "choose another")
+        for guest in cluster.guests
+        if guest.vmid != check.vmid and wanted in static_addresses(guest.config)
+    ]
+
+
+def static_addresses(config: Mapping[str, str]) -> frozenset[str]:
+    """The addresses that a guest's configuration gives to it: net0's ip and ip6, a virtual machine's ipconfig0."""
+    return frozenset(
+        value.partition("/")[0].lower()
+        for key, text in config.items()
+        if key.startswith(("net", "ipconfig"))
+        for name, _, value in (part.partition("=") for part in text.split(","))
+        if name in ("ip", "ip6") and value not in ("dhcp", "manual", "auto")
+    )
+
+
+# Reading.
+
+
+def preflight_pet(client: Proxmox, check: PetCheck) -> list[Fault]:
+    """All faults that stand in the pet's way. Reads only; raises nothing: what cannot be read is a fault."""
+    storages = [wish.storage for wish in check.volumes]
+    return _preflight(client, check.guest, storages, check.guest.vmid, lambda seen: pet_faults(check, seen))
+
+
+def preflight_cattle(client: Proxmox, check: CattleCheck) -> list[Fault]:
+    """All faults that stand in a cattle's way. Reads only; raises nothing: what cannot be read is a fault."""
+    wish = check.attach
+    storages = [storage_of(wish.volid)] if wish is not None else []
+    owner = wish.owner if wish is not None else check.guest.vmid
+    return _preflight(client, check.guest, storages, owner, lambda seen: cattle_faults(check, seen))
+
+
+def _preflight(
+    client: Proxmox,
+    guest: GuestCheck,
+    storages: Sequence[str],
+    owner: int,
+    judge: Callable[[Surroundings], list[Fault]],
+) -> list[Fault]:
+    try:
+        version = client.version()
+    except ProxmoxError as error:
+        return [_unread("connection", error)]
+    unread: list[Fault] = []
+
+    def read(key: str, what: Callable[[], T]) -> T | None:
+        try:
+            return what()
+        except ProxmoxError as error:
+            unread.append(_unread(key, error))
+            return None
+
+    nodes = read("nodes", client.nodes) or ()
+    seen = Surroundings(
+        version,
+        nodes,
+        read("permissions", client.permissions) or Permissions({}),
+        client.connection.token_id,
+        read("vmid", lambda: client.vmid_taken(guest.vmid)) or False,
+    )
+    if any(node.name == guest.node and node.online for node in nodes):
+        listed = read("storages", lambda: client.storages(guest.node)) or ()
+        names = {storage.name for storage in listed}
+        volumes: dict[str, VolumeFacts] = {}
+        for name in dict.fromkeys(storages):
+            if name in names:
+                rows = read(f"storage {name}", partial(client.storage_content, guest.node, name, vmid=owner)) or ()
+                volumes |= {row.volid: VolumeFacts(row.volid, row.size, row.format) for row in rows}
+        seen = replace(
+            seen,
+            storages=listed,
+            volumes=volumes,
+            templates=read("template", lambda: _templates(client, guest, names)),
+            bridges=read("bridge", lambda: client.networks(guest.node)) if guest.bridge else None,
+        )
+    cluster = read("guests", lambda: read_cluster(client, owner, power_of=[guest.vmid, owner]))
+    if cluster is None:
+        return unread + judge(seen)
+    return unread + judge(replace(seen, cluster=cluster))
+
+
+def _unread(key: str, error: ProxmoxError) -> Fault:
+    return Fault(key, error.what, error.why or "it has to be readable", error.remedy or "see the node's log")
+
+
+def _templates(client: Proxmox, guest: GuestCheck, storages: Collection[str]) -> frozenset[str] | None:
+    if not guest.template or storage_of(guest.template) not in storages:
+        return None
+    rows = client.storage_content(guest.node, storage_of(guest.template), content="vztmpl")
+    return frozenset(row.volid for row in rows)
