@@ -14,8 +14,8 @@ from pydantic import BaseModel, SecretStr
 from components.access import Access
 from components.phase import Phase, PhaseName
 from components.settings import AgentSettings, CattleSettings
-from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, Dashboard, ModelEndpoint, ApiServer, VerifyInputs
-from provisioning.verify import render_verify
+from provisioning.models import LOOPBACK, AgentInputs, ApiServer, BaselineInputs, ConfigureInputs, Dashboard, ModelEndpoint, VerifyInputs
+from provisioning.phases import render_verify
 
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 VERIFY_DIAL_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
@@ -57,7 +57,16 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
 
 
 def verify_inputs(agent: AgentSettings, configure: ConfigureInputs) -> VerifyInputs:
-    return VerifyInputs.of(version=agent.version, configure=configure)
+    return VerifyInputs(
+        version=agent.version,
+        api_server_port=configure.api_server.port,
+        dashboard=configure.dashboard.enabled,
+        dashboard_host=configure.dashboard.host,
+        dashboard_port=configure.dashboard.port,
+        auth_required=configure.dashboard.authenticated and configure.dashboard.host not in LOOPBACK,
+        home=configure.home,
+        uid=configure.uid,
+    )
 
 
 class HermesAgent(pulumi.ComponentResource):

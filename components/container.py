@@ -109,7 +109,7 @@ def container(
         features=proxmoxve.ContainerLegacyFeaturesArgs(nesting=True) if wish.nesting else None,
         network_interfaces=[proxmoxve.ContainerLegacyNetworkInterfaceArgs(name="eth0", bridge=network.bridge)]
         if network
-        else None,
+        else [],
         initialization=initialization,
         opts=pulumi.ResourceOptions.merge(
             opts,

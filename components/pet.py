@@ -9,10 +9,12 @@ import pulumi
 
 from components.claim import Claim
 from components.container import ContainerWish, container, proxmox_provider
+from components.guard import Guard
 from components.power import Power
 from components.settings import PetSettings, Settings
 from components.volume import Volume
 
+WHY_GUARDED = "the volumes of the cattle belong to this guest"
 PURPOSE = "Owns the volumes of the cattle. Do not destroy: the volumes would go with it."
 
 
@@ -58,7 +60,7 @@ class PetStorage(pulumi.ComponentResource):
         self.vmid = pet.vmid
         self.node = connection.node
         self.volumes = {}
-        before: pulumi.Resource = guest
+        guarded: list[pulumi.Resource] = [guest]
         for wish in pet.volumes:
             volume = Volume(
                 f"{name}-volume-{wish.name}",
@@ -71,9 +73,9 @@ class PetStorage(pulumi.ComponentResource):
                 volid=wish.volid,
                 # Retained, and not protected: a name that leaves the list leaves its volume behind, without an error.
                 # One at a time: they change the same guest (field reports B1).
-                opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True, depends_on=[before]),
+                opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True, depends_on=[guarded[-1]]),
             )
-            before = volume
+            guarded.append(volume)
             self.volumes[wish.name] = {
                 "volid": volume.ref,
                 "size": volume.size,
@@ -81,11 +83,13 @@ class PetStorage(pulumi.ComponentResource):
                 "path": volume.path,
             }
         if pet.started:
-            Power(
+            power = Power(
                 f"{name}-power",
                 guest=guest.id,
                 vmid=pet.vmid,
                 running=True,
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[before]),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]]),
             )
+            guarded.append(power)
+        Guard(f"{name}-is-never-destroyed", reason=WHY_GUARDED, parent=self, guarded=guarded)
         self.register_outputs({"vmid": self.vmid, "node": self.node, "volumes": self.volumes})

@@ -18,8 +18,7 @@ from pydantic import BaseModel, SecretStr
 
 from components.dynamic import Props, Provider, changed, diff_of, say
 from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs
-from provisioning.phases import PhasePlan, render_agent, render_baseline, render_configure
-from provisioning.run import run_phase
+from provisioning.phases import PhasePlan, render_agent, render_baseline, render_configure, run_phase
 from provisioning.ssh import HostKey, SshTarget
 
 PHASE_SECONDS = 1800.0

@@ -9,10 +9,10 @@ from typing import Any
 
 import pulumi
 import yaml
-from pulumi.runtime.config import is_config_secret
+from pulumi.runtime.config import CONFIG, is_config_secret
 
 from components.settings import CattleSettings, Role, Settings, load
-from proxmox.client import Proxmox
+from components.state import qualified, read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
 
 PROJECT_FILE = Path(__file__).resolve().parents[1] / "Pulumi.yaml"
@@ -34,7 +34,7 @@ def read_settings() -> Settings:
     known = frozenset(yaml.safe_load(PROJECT_FILE.read_text())["config"])
     project = pulumi.get_project()
     config = pulumi.Config()
-    given = {key.removeprefix(f"{project}:") for key in pulumi.runtime.config.CONFIG if key.startswith(f"{project}:")}
+    given = {key.removeprefix(f"{project}:") for key in CONFIG.get() if key.startswith(f"{project}:")}
     values = {key: config.get(key) for key in known | given}
     return load(
         stack=pulumi.get_stack(),
@@ -50,7 +50,7 @@ def _pet(settings: Settings) -> dict[str, pulumi.Input[Any]]:
     from components.surroundings import pet_faults  # noqa: PLC0415
 
     assert settings.pet is not None
-    _refuse(settings, pet_faults(settings, settings.pet))
+    _refuse(settings, pet_faults(settings, settings.pet, read_own_state()))
     pet = PetStorage("pet", settings, settings.pet)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
@@ -64,9 +64,10 @@ def _cattle(settings: Settings) -> dict[str, pulumi.Input[Any]]:
     pet = pet_outputs(settings)
     volume = _volume_of(pet, settings, settings.cattle)
     keys = public_keys(settings)
-    _refuse(settings, cattle_faults(settings, settings.cattle, owner=int(pet["vmid"]), volid=volume["volid"]))
+    owner = int(pet["vmid"])
+    _refuse(settings, cattle_faults(settings, settings.cattle, read_own_state(), owner=owner, volid=volume["volid"]))
     cattle = Cattle(
-        "cattle", settings, settings.cattle, settings.agent, owner=int(pet["vmid"]), volume=volume, ssh_public_keys=keys
+        "cattle", settings, settings.cattle, settings.agent, owner=owner, volume=volume, ssh_public_keys=keys
     )
     return cattle.exports
 
@@ -83,10 +84,9 @@ def pet_outputs(settings: Settings) -> Mapping[str, Any]:
     outputs come too late for the checks; so they are read first, and the reference goes into the graph.
     Raises Faults when the stack, or an output of it, is not there yet.
     """
-    name = settings.pet_stack if "/" in settings.pet_stack else f"organization/{pulumi.get_project()}/{settings.pet_stack}"
     first = Fault("petStack", settings.pet_stack, "the pet stack must be up first", f"pulumi up --stack {settings.pet_stack}")
     try:
-        answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": name}).value
+        outputs = read_outputs(settings.pet_stack)
     except Exception as error:
         if "unknown stack" in str(error):
             raise Faults([first], what=f"Stack {settings.stack} needs a pet") from None
@@ -99,10 +99,9 @@ def pet_outputs(settings: Settings) -> Mapping[str, Any]:
             )
             raise Faults([same], what=f"Stack {settings.stack} can't read the outputs of its pet") from None
         raise
-    outputs: Mapping[str, Any] = answer["outputs"]
     if not {"vmid", "node", "volumes"} <= set(outputs):
         raise Faults([first], what=f"Stack {settings.stack} needs a pet")
-    pulumi.StackReference(name)
+    pulumi.StackReference(qualified(settings.pet_stack))
     return outputs
 
 

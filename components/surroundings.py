@@ -5,41 +5,82 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from components.settings import CattleSettings, PetSettings, Settings
+from components.attachment import SLOT
+from components.settings import CattleSettings, PetSettings, Settings, VolumeSettings
+from components.state import OwnState
 from proxmox.client import Proxmox
-from proxmox.connection import check_plugin_trust
-from proxmox.errors import Fault, Faults
-from proxmox.preflight import CattleCheck, PetCheck, preflight_cattle, preflight_pet
+from proxmox.connection import ENVIRONMENT, check_plugin_trust
+from proxmox.errors import Fault
+from proxmox.planning import AttachWish, VolumeWish
+from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
+from provisioning.ssh import load_private_key
 
 
-def pet_faults(settings: Settings, pet: PetSettings) -> list[Fault]:
+def pet_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:
     """What stands in the pet's way; reads only."""
-    check = PetCheck.of(settings, pet)
+    node = settings.connection.node
+    check = PetCheck(
+        guest=GuestCheck(
+            vmid=pet.vmid,
+            node=node,
+            root_storage=pet.storage,
+            root_gb=pet.disk,
+            template=settings.template,
+            claim=state.claim,
+            ours=state.vmid == pet.vmid,
+        ),
+        volumes=tuple(volume_wish(pet.vmid, volume) for volume in pet.volumes),
+    )
     with Proxmox(settings.connection) as client:
-        return [*check_plugin_trust(settings.connection, os.environ), *preflight_pet(client, check)]
+        return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_pet(client, check)]
 
 
-def cattle_faults(settings: Settings, cattle: CattleSettings, *, owner: int, volid: str) -> list[Fault]:
+def cattle_faults(
+    settings: Settings, cattle: CattleSettings, state: OwnState, *, owner: int, volid: str
+) -> list[Fault]:
     """What stands in the cattle's way; reads only."""
-    check = CattleCheck.of(settings, cattle)
+    node = settings.connection.node
+    check = CattleCheck(
+        guest=GuestCheck(
+            vmid=cattle.vmid,
+            node=node,
+            root_storage=cattle.storage,
+            root_gb=cattle.disk,
+            template=settings.template,
+            bridge=cattle.bridge,
+            address=None if cattle.static_ip is None else cattle.address,
+            claim=state.claim,
+            ours=state.vmid == cattle.vmid,
+        ),
+        attach=AttachWish(vmid=cattle.vmid, node=node, volid=volid, path=cattle.mount_path, owner=owner, slot=SLOT, options={}),
+    )
     with Proxmox(settings.connection) as client:
-        return [*check_plugin_trust(settings.connection, os.environ), *preflight_cattle(client, check)]
+        return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]
+
+
+def volume_wish(vmid: int, volume: VolumeSettings) -> VolumeWish:
+    return VolumeWish(
+        name=volume.name, vmid=vmid, storage=volume.storage, size_gb=volume.size, path=volume.path, volid=volume.volid
+    )
 
 
 def public_keys(settings: Settings) -> list[str]:
     """The keys that may log in to the cattle: that of the private key, and those of the settings.
 
-    Raises Faults when the private key can't be used.
+    Raises PrivateKeyError when the private key can't be used.
     """
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - the pet needs no key
-
     path: Path = settings.ssh_private_key_file
-    try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise _key_fault(path, f"can't be read: {error.strerror}", f"ssh-keygen -t ed25519 -f {path}") from None
-    except ValueError:
-        key = _load_pem(path)
-    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    public = path.with_name(f"{path.name}.pub")
+    if path.exists() and public.exists():
+        line = " ".join(public.read_text().split()[:2])
+    else:
+        key = load_private_key(str(path))
+        line = f"{key.get_name()} {key.get_base64()}"
     others = settings.cattle.ssh_keys if settings.cattle else []
     return list(dict.fromkeys([line, *others]))
+
+
+def _plugin_environment() -> dict[str, str]:
+    """The environment that the plugin gets: see components/container.py, proxmox_provider."""
+    ca_file = os.environ.get(ENVIRONMENT["caFile"])
+    return {**os.environ, **({"SSL_CERT_FILE": ca_file} if ca_file else {})}

@@ -1,0 +1,51 @@
+"""What stacks know already: the outputs of the pet, and what the own state holds, read before anything is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+
+_CLAIM_TYPE = "pulumi-python:dynamic/proxmox:Claim"
+_CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
+
+
+@dataclass(frozen=True)
+class OwnState:
+    """``claim``: this stack's mark, once it is made; ``vmid``: of the container in the state, None when there is none."""
+
+    claim: str | None = None
+    vmid: int | None = None
+
+
+def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
+    """The state's resources by URN, each with ``type`` and ``outputs``."""
+    claim: str | None = None
+    vmid: int | None = None
+    for resource in resources.values():
+        if resource["type"] == _CLAIM_TYPE:
+            claim = resource["outputs"].get("claim")
+        elif resource["type"] == _CONTAINER_TYPE:
+            vmid = int(resource["outputs"]["vmId"])
+    return OwnState(claim, vmid)
+
+
+def read_own_state() -> OwnState:
+    """This stack's state as the last run left it."""
+    name = qualified(pulumi.get_stack())
+    answer = pulumi.runtime.invoke("pulumi:pulumi:readStackResourceOutputs", {"stackName": name}).value
+    return own_state_of(answer["outputs"])
+
+
+def read_outputs(stack: str) -> Mapping[str, Any]:
+    """Another stack's outputs. Raises the engine's error, whose text tells an unknown stack from a wrong passphrase."""
+    answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": qualified(stack)}).value
+    outputs: Mapping[str, Any] = answer["outputs"]
+    return outputs
+
+
+def qualified(stack: str) -> str:
+    """A stack's full name; one without a project is of this project."""
+    return stack if "/" in stack else f"{pulumi.get_organization()}/{pulumi.get_project()}/{stack}"

@@ -1,0 +1,164 @@
+"""Runs the Pulumi CLI and tells what its engine does, for the demo and for the tests.
+
+The engine's own event stream (``--json``) is read line by line: which resource, which
+operation, when it began and ended, what was said.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+KILL_AFTER = 1800.0  # seconds; no run of the engine may take for ever
+
+
+@dataclass(frozen=True)
+class Span:
+    """One operation on one resource. ``op`` is the engine's word: create, update, same, delete, replace ...; times in seconds since the start."""
+
+    name: str
+    type: str
+    op: str
+    began: float
+    ended: float | None
+    details: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended if self.ended is not None else self.began) - self.began
+
+
+@dataclass
+class Run:
+    """One run of the engine."""
+
+    returncode: int = -1
+    seconds: float = 0.0
+    changes: dict[str, int] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    stderr: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """The operations that are not ``same``, with their counts."""
+        return {op: count for op, count in self.changes.items() if op != "same" and count}
+
+    def span(self, name: str, *ops: str) -> Span:
+        """The operation on the resource of that name; KeyError when there was none."""
+        for span in self.spans:
+            if span.name == name and (not ops or span.op in ops):
+                return span
+        raise KeyError(f"{name} {ops}")
+
+    def explain(self) -> str:
+        """Why it failed, as the engine told it."""
+        return "\n".join([*self.errors, self.stderr.strip()]).strip() or f"pulumi ended with {self.returncode}"
+
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def pulumi(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    on_event: OnEvent | None = None,
+    log: Path | None = None,
+    timeout: float = KILL_AFTER,
+) -> Run:
+    """Run ``pulumi ARGV --json`` to its end; never raises for a failed run, see :class:`Run`.
+
+    ``log`` receives the raw events and the error output.
+    """
+    run = Run()
+    begin = time.monotonic()
+    open_spans: dict[str, tuple[dict[str, Any], float]] = {}
+    process = subprocess.Popen(
+        ["pulumi", *argv, "--json", "--non-interactive", "--color", "never"],
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    killer = threading.Timer(timeout, process.kill)
+    killer.start()
+    errors: list[str] = []
+    assert process.stderr is not None
+    assert process.stdout is not None
+    drain = threading.Thread(target=lambda stream: errors.extend(stream), args=(process.stderr,), daemon=True)
+    drain.start()
+    lines: list[str] = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("{"):
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                _take(run, event, open_spans, time.monotonic() - begin)
+                if on_event is not None:
+                    on_event(event)
+    finally:
+        killer.cancel()
+        if process.poll() is None and process.stdout.closed:
+            process.kill()
+        run.returncode = process.wait()
+        drain.join()
+    run.seconds = time.monotonic() - begin
+    run.stderr = "".join(errors)
+    if log is not None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"$ pulumi {' '.join(argv)}\n{''.join(lines)}{run.stderr}\n")
+    return run
+
+
+def _take(run: Run, event: dict[str, Any], open_spans: dict[str, tuple[dict[str, Any], float]], now: float) -> None:
+    if "resourcePreEvent" in event:
+        metadata = event["resourcePreEvent"]["metadata"]
+        open_spans[f"{metadata['urn']} {metadata['op']}"] = (metadata, now)
+    elif "resOutputsEvent" in event:
+        metadata = event["resOutputsEvent"]["metadata"]
+        _, began = open_spans.pop(f"{metadata['urn']} {metadata['op']}", (metadata, now))
+        run.spans.append(_span(metadata, began, now))
+    elif "resOpFailedEvent" in event:
+        metadata = event["resOpFailedEvent"]["metadata"]
+        _, began = open_spans.pop(f"{metadata['urn']} {metadata['op']}", (metadata, now))
+        run.spans.append(_span(metadata, began, None))
+    elif "diagnosticEvent" in event:
+        diagnostic = event["diagnosticEvent"]
+        text = str(diagnostic.get("message", "")).strip()
+        if text and diagnostic.get("severity") == "error":
+            run.errors.append(text)
+        elif text and diagnostic.get("severity") != "debug":
+            run.messages.append(text)
+    elif "summaryEvent" in event:
+        run.changes = dict(event["summaryEvent"].get("resourceChanges") or {})
+
+
+def _span(metadata: dict[str, Any], began: float, ended: float | None) -> Span:
+    urn = str(metadata["urn"])
+    details = metadata.get("detailedDiff") or {}
+    return Span(
+        name=urn.rsplit("::", 1)[1],
+        type=str(metadata["type"]),
+        op=str(metadata["op"]),
+        began=began,
+        ended=ended,
+        details=tuple(sorted(details)),
+    )
