@@ -241,6 +241,11 @@ class _PinnedAdapter(HTTPAdapter):
         kwargs["ssl_context"] = _tls_context(self._connection)
         super().init_poolmanager(connections, maxsize, block, **kwargs)
 
+    def build_connection_pool_key_attributes(self, request: Any, verify: Any, cert: Any = None) -> Any:
+        """The same, deaf to REQUESTS_CA_BUNDLE, whose certificates would be trusted besides the context's."""
+        proved = not (self._connection.fingerprint or self._connection.insecure)
+        return super().build_connection_pool_key_attributes(request, proved, cert)
+
     def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
         """Nothing: the context decides. The base class would add the certifi bundle to what is trusted."""
 
