@@ -109,10 +109,14 @@ def mount_script(spec: GuestSpec, guest_dir: Path) -> str:
     Volumes are mounted read-write here and read-only only inside the guest: the kernel refuses a second
     mount of one device with another mode, and two guests may name the same volume.
     """
-    lines = ["set -e", "attach() {", '  mkdir -p "$2"', '  mountpoint -q "$2" || mount -t ext4 -o loop "$1" "$2"', "}"]
+    lines = ["set -e", "attach() {", '  mkdir -p "$2"', '  mountpoint -q "$2" || mount -t ext4 -o "$3" "$1" "$2"', "}"]
     for mount in spec.mounts:
         if mount.image is not None:
-            lines.append(f"attach {shlex.quote(str(mount.image))} {shlex.quote(str(mount_point(guest_dir, mount)))}")
+            # A root file system is thrown away with its guest: it need not survive a power failure of the machine,
+            # and without barriers a package installation does not wait for the disk. Volumes keep theirs.
+            options = "loop,nobarrier" if mount.key == "rootfs" else "loop"
+            place = shlex.quote(str(mount_point(guest_dir, mount)))
+            lines.append(f"attach {shlex.quote(str(mount.image))} {place} {options}")
         elif mount.host_folder is not None:
             folder = shlex.quote(str(mount.host_folder))
             lines.append(f"[ -d {folder} ] || {{ echo {shlex.quote(_absent(mount.host_folder))} >&2; exit 2; }}")

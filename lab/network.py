@@ -126,6 +126,7 @@ bind-interfaces
 except-interface=lo
 no-hosts
 dhcp-authoritative
+no-ping
 dhcp-range={first},{last},{plan.subnet.netmask},12h
 dhcp-option=option:router,{plan.gateway}
 dhcp-option=option:dns-server,{plan.gateway}

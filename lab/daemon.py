@@ -1,0 +1,141 @@
+"""The lab's one process: the API, and with containers the network and the services on the bridge.
+
+It may be killed at any moment. Guests, the bridge, name service and git outlive
+it; a new one finds them and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from lab.config import LabConfig
+from lab.instance import CACHE, Lab, Ready
+from lab.lxc import LxcRuntime
+from lab.network import MODEL_PORT, Network
+from lab.runtime import Runtime
+from lab.server import LabServer
+from lab.services.model import MODEL, ModelEndpoint
+from lab.services.source import GitDaemon, ensure_source
+from lab.simulated import SimulatedRuntime
+from lab.template import Template, ensure_template
+
+NODE = "pve"
+TEMPLATE_CACHE = CACHE / "lab-template"
+SOURCE_CACHE = CACHE / "lab-sources"
+PLACEHOLDER = "debian-12-standard_12.0-1_amd64.tar.zst"
+"""What a lab without containers lists as its template; it is never unpacked."""
+
+
+def say(line: str) -> None:
+    """One line of the daemon's log."""
+    sys.stdout.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+    sys.stdout.flush()
+
+
+def run(lab: Lab, *, containers: bool) -> None:
+    """Run until SIGTERM or SIGINT."""
+    end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end.set())
+    with lab.being_the_daemon(), contextlib.ExitStack() as stack:
+        if containers:
+            _with_containers(lab, stack)
+        else:
+            _without_containers(lab, stack)
+        say("ready")
+        end.wait()
+        say("stopping; guests go on running")
+
+
+def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
+    network = Network(lab.place)
+    plan = network.up()
+    say(f"bridge {lab.place.bridge} has {plan.subnet}")
+    template = ensure_template(TEMPLATE_CACHE, say)
+    source = ensure_source(SOURCE_CACHE, say)
+    model = _model(lab, str(plan.gateway), MODEL_PORT, stack)
+    git = GitDaemon(lab.place, str(plan.gateway), source.repository.parent)
+    git.start()
+    server, config = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
+    volid = offer_template(config, template)
+    ready = _common(server, model, volid, containers=True)
+    lab.say_ready(
+        replace(
+            ready,
+            bridge=lab.place.bridge,
+            gateway=str(plan.gateway),
+            subnet=str(plan.subnet),
+            source_url=git.url(source),
+            source_version=source.version,
+            source_tag=source.tag,
+            source_commit=source.commit,
+        )
+    )
+
+
+def _without_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
+    model = _model(lab, "127.0.0.1", 0, stack)
+    server, config = _server(lab, SimulatedRuntime(lab.state_dir / "simulated.json"), stack)
+    folder = config.template_dir(NODE)
+    folder.mkdir(parents=True, exist_ok=True)
+    placeholder = folder / PLACEHOLDER
+    if not placeholder.exists():
+        placeholder.write_text("This lab runs no containers, so its template is empty.\n")
+    lab.say_ready(_common(server, model, f"local:vztmpl/{PLACEHOLDER}", containers=False))
+
+
+def _server(lab: Lab, runtime: Runtime, stack: contextlib.ExitStack, mtu: int = 1500) -> tuple[LabServer, LabConfig]:
+    config = LabConfig(state_dir=lab.state_dir, runtime=runtime, nodes=(NODE,), port=lab.last_port(), bridge_mtu=mtu)
+    server = LabServer(config)
+    try:
+        server.start()
+    except OSError as error:
+        # Somebody else took the port while the lab was down.
+        config = LabConfig(state_dir=lab.state_dir, runtime=runtime, nodes=(NODE,), port=0, bridge_mtu=mtu)
+        say(f"port {lab.last_port()} can't be had ({error}); taking another: evaluate scripts/lab env anew")
+        server = LabServer(config)
+        server.start()
+    stack.callback(server.stop)
+    server.seed_demo_access()
+    say(f"the API answers at {server.endpoint}")
+    return server, config
+
+
+def _model(lab: Lab, host: str, port: int, stack: contextlib.ExitStack) -> ModelEndpoint:
+    model = ModelEndpoint(host, port, lab.model_key_file.read_text().strip(), lab.model_log)
+    model.start()
+    stack.callback(model.stop)
+    say(f"the model answers at {model.base_url}")
+    return model
+
+
+def offer_template(config: LabConfig, template: Template) -> str:
+    """List the template in the storage ``local`` of the node, and it alone; returns its volid."""
+    folder = config.template_dir(NODE)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = folder / template.archive.name
+    for other in folder.glob("debian-12-standard_*"):
+        if other.is_symlink() and other != wanted:
+            other.unlink()
+    if not (wanted.is_symlink() and wanted.resolve() == template.archive.resolve()):
+        wanted.unlink(missing_ok=True)
+        wanted.symlink_to(template.archive)
+    return f"local:vztmpl/{template.archive.name}"
+
+
+def _common(server: LabServer, model: ModelEndpoint, volid: str, *, containers: bool) -> Ready:
+    return Ready(
+        containers=containers,
+        endpoint=server.endpoint,
+        port=int(server.endpoint.rstrip("/").rpartition(":")[2]),
+        ca_file=str(server.ca_file),
+        node=NODE,
+        template=volid,
+        model_url=model.base_url,
+        model=MODEL,
+    )

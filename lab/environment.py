@@ -1,0 +1,49 @@
+"""What a shell needs to point Pulumi and the stacks at a lab: ``eval "$(scripts/lab env)"``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from lab.instance import CACHE, Lab
+
+
+def environment(lab: Lab) -> dict[str, str]:
+    """The variables; LabError when the lab was never up."""
+    ready = lab.ready()
+    trust = os.environ.get("SSL_CERT_DIR") or "/etc/ssl/certs"
+    own_ca = ready.ca_file.rpartition("/")[0]
+    tools = [str(CACHE / "venv" / "bin"), str(CACHE / "pulumi-cli" / "pulumi")]
+    path = [entry for entry in os.environ.get("PATH", "/usr/bin:/bin").split(":") if entry not in tools]
+    values = {
+        # The names that the Proxmox provider reads.
+        "PROXMOX_VE_ENDPOINT": ready.endpoint,
+        "PROXMOX_VE_API_TOKEN": lab.token_file.read_text().strip(),
+        "PROXMOX_VE_CA_FILE": ready.ca_file,
+        "PROXMOX_VE_NODE": ready.node,
+        # The provider is a Go program: it trusts the CAs in these folders. The last one holds the lab's CA alone.
+        "SSL_CERT_DIR": ":".join([*(d for d in trust.split(":") if d != own_ca), own_ca]),
+        "PULUMI_HOME": str(CACHE / "pulumi-home"),
+        "PULUMI_BACKEND_URL": f"file://{lab.pulumi_state}",
+        "PULUMI_CONFIG_PASSPHRASE_FILE": str(lab.passphrase_file),
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        "PATH": ":".join([*tools, *path]),
+        "HERMES_SSH_KEY_FILE": str(lab.ssh_key_file),
+        "HERMES_LAB_DIR": str(lab.state_dir),
+        "HERMES_LAB_TEMPLATE": ready.template,
+        "HERMES_LAB_MODEL_URL": ready.model_url,
+        "HERMES_LAB_MODEL": ready.model,
+        "HERMES_LAB_MODEL_KEY_FILE": str(lab.model_key_file),
+        "HERMES_LAB_GATEWAY": ready.gateway,
+        "HERMES_LAB_SUBNET": ready.subnet,
+        "HERMES_LAB_SOURCE_URL": ready.source_url,
+        "HERMES_LAB_SOURCE_VERSION": ready.source_version,
+        "HERMES_LAB_SOURCE_TAG": ready.source_tag,
+        "HERMES_LAB_SOURCE_COMMIT": ready.source_commit,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def export_lines(values: dict[str, str]) -> str:
+    """The variables as lines that a POSIX shell can evaluate."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
