@@ -11,23 +11,21 @@ from lab.instance import CACHE, Lab
 def environment(lab: Lab) -> dict[str, str]:
     """The variables; LabError when the lab was never up."""
     ready = lab.ready()
-    trust = os.environ.get("SSL_CERT_DIR") or "/etc/ssl/certs"
-    own_ca = ready.ca_file.rpartition("/")[0]
-    tools = [str(CACHE / "venv" / "bin"), str(CACHE / "pulumi-cli" / "pulumi")]
-    path = [entry for entry in os.environ.get("PATH", "/usr/bin:/bin").split(":") if entry not in tools]
+    tools = [str(CACHE / "venv" / "bin"), str(CACHE / "pulumi-cli" / "bin")]
+    path = [entry for entry in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if entry not in tools]
     values = {
         # The names that the Proxmox provider reads.
         "PROXMOX_VE_ENDPOINT": ready.endpoint,
         "PROXMOX_VE_API_TOKEN": lab.token_file.read_text().strip(),
         "PROXMOX_VE_CA_FILE": ready.ca_file,
         "PROXMOX_VE_NODE": ready.node,
-        # The provider is a Go program: it trusts the CAs in these folders. The last one holds the lab's CA alone.
-        "SSL_CERT_DIR": ":".join([*(d for d in trust.split(":") if d != own_ca), own_ca]),
         "PULUMI_HOME": str(CACHE / "pulumi-home"),
-        "PULUMI_BACKEND_URL": f"file://{lab.pulumi_state}",
+        "PULUMI_BACKEND_URL": lab.pulumi_state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(lab.passphrase_file),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        "PATH": ":".join([*tools, *path]),
+        # The committed Pulumi.<stack>.yaml stay as they are: lab/stacks.py says why.
+        "PULUMI_OPTION_CONFIG_FILE": str(lab.stack_config_file),
+        "PATH": os.pathsep.join([*tools, *path]),
         "HERMES_SSH_KEY_FILE": str(lab.ssh_key_file),
         "HERMES_LAB_DIR": str(lab.state_dir),
         "HERMES_LAB_TEMPLATE": ready.template,

@@ -70,20 +70,26 @@ class Lab:
         return self.state_dir / "model-key"
 
     @property
-    def model_log(self) -> Path:
-        return self.state_dir / "model-requests.jsonl"
-
-    @property
-    def ssh_key_file(self) -> Path:
-        return self.state_dir / "ssh" / "id_ed25519"
+    def pulumi_state(self) -> Path:
+        """The backend: the state of the stacks."""
+        return self.state_dir / "pulumi"
 
     @property
     def passphrase_file(self) -> Path:
         return self.state_dir / "passphrase"
 
     @property
-    def pulumi_state(self) -> Path:
-        return self.state_dir / "pulumi"
+    def stack_config_file(self) -> Path:
+        """The settings of both stacks, see lab/stacks.py."""
+        return self.state_dir / "Pulumi.lab.yaml"
+
+    @property
+    def model_log(self) -> Path:
+        return self.state_dir / "model-requests.jsonl"
+
+    @property
+    def ssh_key_file(self) -> Path:
+        return self.state_dir / "ssh" / "id_ed25519"
 
     @property
     def token_file(self) -> Path:
@@ -100,10 +106,11 @@ class Lab:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.state_dir.chmod(0o700)
         (self.state_dir / MARKER).touch()
-        self.pulumi_state.mkdir(exist_ok=True)
-        for file in (self.model_key_file, self.passphrase_file):
-            if not file.exists():
-                write_secret(file, secrets.token_urlsafe(32) + "\n")
+        if not self.model_key_file.exists():
+            write_secret(self.model_key_file, secrets.token_urlsafe(32) + "\n")
+        if not self.passphrase_file.exists():
+            write_secret(self.passphrase_file, secrets.token_urlsafe(32) + "\n")
+        self.pulumi_state.mkdir(mode=0o700, exist_ok=True)
         if not self.ssh_key_file.exists():
             self.ssh_key_file.parent.mkdir(mode=0o700, exist_ok=True)
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(self.ssh_key_file)]

@@ -163,7 +163,9 @@ class LxcRuntime:
             lazy = ["eatmydata"] if shutil.which("eatmydata") else []
             _run([*lazy, "resize2fs", str(temporary)])
             _run([*lazy, "tune2fs", "-U", "random", str(temporary)])
-            temporary.replace(rootfs)
+            # Not renamed over the old file: ext4 takes that for a document being saved and writes all of it at once.
+            rootfs.unlink()
+            temporary.rename(rootfs)
         finally:
             temporary.unlink(missing_ok=True)
 
