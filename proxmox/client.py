@@ -243,6 +243,7 @@ class _PinnedAdapter(HTTPAdapter):
 
     def build_connection_pool_key_attributes(self, request: Any, verify: Any, cert: Any = None) -> Any:
         """The same, deaf to REQUESTS_CA_BUNDLE, whose certificates would be trusted besides the context's."""
+        del verify
         proved = not (self._connection.fingerprint or self._connection.insecure)
         return super().build_connection_pool_key_attributes(request, proved, cert)
 

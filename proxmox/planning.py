@@ -499,14 +499,22 @@ def plan_attach(
     _refuse_path(guest, wish.slot, wish.path)
     current = guest.mounts().get(wish.slot)
     if current is not None and wish.slot not in guest.pending and current.same_mount(wish.mount):
-        return (*freeing, *plan_power(guest, wish.start, wish.timeout_s))
+        # A run that was cut off between replacing a volume and forgetting it has left the entry.
+        left = wish.previous_volid if wish.previous_volid in guest.unused().values() else None
+        return (*freeing, *_forget(wish, left), *plan_power(guest, wish.start, wish.timeout_s))
     replaces = _replaceable(guest, wish)
     stop: tuple[Step, ...] = () if guest.running is False else (Shutdown(wish.vmid, wish.node, wish.timeout_s),)
     start: tuple[Step, ...] = (Start(wish.vmid, wish.node),) if wish.start else ()
-    forget: tuple[Step, ...] = ()
-    if replaces is not None and replaces != wish.volid:
-        forget = (DropUnused(wish.vmid, wish.node, replaces),)
-    return (*freeing, *stop, SetMount(wish.vmid, wish.node, wish.slot, wish.mount, replaces), *forget, *start)
+    left = wish.previous_volid if wish.previous_volid in (replaces, *guest.unused().values()) else None
+    set_mount = SetMount(wish.vmid, wish.node, wish.slot, wish.mount, replaces)
+    return (*freeing, *stop, set_mount, *_forget(wish, left), *start)
+
+
+def _forget(wish: AttachWish, volid: str | None) -> tuple[Step, ...]:
+    """Drop the entry that a replaced volume leaves; not for one of the container's own, which Proxmox would free."""
+    if volid is None or volid == wish.volid or owner_of(volid) in (None, wish.vmid):
+        return ()
+    return (DropUnused(wish.vmid, wish.node, volid),)
 
 
 def _replaceable(guest: GuestFacts, wish: AttachWish) -> str | None:

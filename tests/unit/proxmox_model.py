@@ -1,0 +1,169 @@
+"""A model of what Proxmox does with the steps of a plan, from facts proxmox 3, 5, 6 and 9, for property tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts
+from proxmox.mountpoint import MountPoint, format_size, owner_of
+from proxmox.planning import (
+    GIB,
+    Allocate,
+    DropUnused,
+    FreeVolume,
+    Grow,
+    Protect,
+    RemoveMount,
+    SetMount,
+    Shutdown,
+    Start,
+    Step,
+    Unprotected,
+)
+
+
+@dataclass
+class Guest:
+    """A container: configuration in effect, what is pending (None: to be deleted), power."""
+
+    config: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, str | None] = field(default_factory=dict)
+    running: bool = False
+    snapshots: dict[str, dict[str, str]] = field(default_factory=dict)
+    node: str = "pve"
+    kind: str = "lxc"
+
+
+@dataclass
+class Model:
+    """A cluster. `freed` and `formatted` keep what happened to volumes."""
+
+    guests: dict[int, Guest] = field(default_factory=dict)
+    volumes: dict[str, int] = field(default_factory=dict)
+    freed: list[str] = field(default_factory=list)
+    formatted: list[str] = field(default_factory=list)
+
+    def guest(self, vmid: int) -> GuestFacts | None:
+        guest = self.guests.get(vmid)
+        if guest is None:
+            return None
+        return GuestFacts(
+            vmid,
+            guest.node,
+            guest.kind,
+            guest.running,
+            dict(guest.config),
+            dict(guest.pending),
+            snapshots={name: dict(config) for name, config in guest.snapshots.items()},
+        )
+
+    def cluster(self) -> ClusterFacts:
+        found = (self.guest(vmid) for vmid in sorted(self.guests))
+        return ClusterFacts(tuple(guest for guest in found if guest is not None))
+
+    def volume(self, volid: str | None) -> VolumeFacts | None:
+        return VolumeFacts(volid, self.volumes[volid]) if volid in self.volumes and volid is not None else None
+
+    def run_until_cut(self, steps: tuple[Step, ...], count: int) -> None:
+        """Run the first `count` changes of a plan, protection off and on counted as changes, then stop dead."""
+        changes: list[tuple[int, Step | str]] = []
+        for step in steps:
+            if isinstance(step, Unprotected):
+                changes += [(step.vmid, "0"), *((inner.vmid, inner) for inner in step.steps), (step.vmid, "1")]
+            else:
+                changes.append((step.vmid, step))
+        for vmid, change in changes[:count]:
+            if isinstance(change, str):
+                self.guests[vmid].config["protection"] = change
+            else:
+                self.apply(change)
+
+    def run(self, steps: tuple[Step, ...]) -> None:
+        for step in steps:
+            self.apply(step)
+
+    def apply(self, step: Step) -> None:  # noqa: PLR0912 - one case for each kind of step
+        guest = self.guests[step.vmid]
+        match step:
+            case Shutdown():
+                guest.running = False
+                for key, value in guest.pending.items():
+                    self._set(step.vmid, key, value)
+                guest.pending.clear()
+            case Start():
+                assert not guest.running
+                for volume in (MountPoint.parse(text).volume for key, text in guest.config.items() if key[:2] == "mp"):
+                    assert volume in self.volumes, f"start fails: no such volume {volume}"
+                guest.running = True
+            case Unprotected(steps=steps):
+                guest.config["protection"] = "0"
+                self.run(steps)
+                guest.config["protection"] = "1"
+            case Protect():
+                guest.config["protection"] = "1"
+            case SetMount(slot=slot, mount=mount):
+                self._drive(step.vmid, slot, mount.property_string())
+            case RemoveMount(slot=slot, volid=volid):
+                if volid in guest.config.get(slot, ""):
+                    self._drive(step.vmid, slot, None)
+            case DropUnused(volid=volid) | FreeVolume(volid=volid):
+                for key in [key for key, value in guest.config.items() if key.startswith("unused") and value == volid]:
+                    assert guest.config.get("protection", "0") == "0", "protected"
+                    del guest.config[key]
+                    if owner_of(volid) == step.vmid:
+                        self.freed.append(volid)
+                        del self.volumes[volid]
+            case Allocate(slot=slot, storage=storage, size=size, path=path):
+                number = next(n for n in range(99) if f"{storage}:vm-{step.vmid}-disk-{n}" not in self.volumes)
+                volid = f"{storage}:vm-{step.vmid}-disk-{number}"
+                self.volumes[volid] = size
+                self.formatted.append(volid)
+                self._drive(step.vmid, slot, f"{volid},mp={path},backup=1")
+            case Grow(slot=slot, volid=volid, new=new):
+                assert owner_of(volid) == step.vmid
+                assert new > self.volumes[volid]
+                assert MountPoint.parse(guest.config[slot]).volume == volid
+                self.volumes[volid] = new
+            case _:
+                raise AssertionError(step)
+
+    def _drive(self, vmid: int, slot: str, value: str | None) -> None:
+        guest = self.guests[vmid]
+        assert guest.config.get("protection", "0") == "0", f"can't update CT {vmid} drive '{slot}' - protection mode"
+        if guest.running and slot in guest.config:
+            guest.pending[slot] = value  # stays until the next stop
+            return
+        guest.pending.pop(slot, None)
+        self._set(vmid, slot, value)
+
+    def _set(self, vmid: int, slot: str, value: str | None) -> None:
+        config = self.guests[vmid].config
+        old = config.pop(slot, None)
+        if value is not None:
+            mount = MountPoint.parse(value)
+            size = f",size={format_size(self.volumes[mount.volume])}" if mount.volume in self.volumes else ""
+            config[slot] = mount.property_string() + size
+            for key in [key for key, name in config.items() if key.startswith("unused") and name == mount.volume]:
+                del config[key]
+        if old is not None:
+            volume = MountPoint.parse(old).volume
+            still = any(key[:2] == "mp" and MountPoint.parse(text).volume == volume for key, text in config.items())
+            if not still and volume not in config.values():
+                config[next(f"unused{n}" for n in range(99) if f"unused{n}" not in config)] = volume
+
+
+def pet_with(*mounts: str, running: bool = False, protection: str = "1", **more: str) -> Guest:
+    """A pet with the given mount points as mp0, mp1, ..."""
+    config = {"hostname": "pet-storage", "rootfs": "local-lvm:vm-999-disk-0,size=2G", "protection": protection}
+    config |= {f"mp{number}": text for number, text in enumerate(mounts)}
+    return Guest({**config, **more}, running=running)
+
+
+def cattle_with(*mounts: str, running: bool = False, vmid: int = 105, **more: str) -> Guest:
+    """A cattle with the given mount points as mp0, mp1, ..."""
+    config = {"hostname": "hermes", "rootfs": f"local-lvm:vm-{vmid}-disk-0,size=20G"}
+    config |= {f"mp{number}": text for number, text in enumerate(mounts)}
+    return Guest({**config, **more}, running=running)
+
+
+EIGHT = 8 * GIB
