@@ -64,7 +64,10 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
         return Reply("empty", "There is no user message.")
     results = [m for m in messages[last_user + 1 :] if m.get("role") == "tool"]
     if results:
-        return Reply("tool-result", "Done. The tool said: " + text_of(results[-1])[:LONGEST_ECHO])
+        result = text_of(results[-1])
+        failed = re.search(r'"success":\s*false|"error":\s*"', result)
+        start = "That failed. The tool said: " if failed else "Done. The tool said: "
+        return Reply("tool-result", start + result[:LONGEST_ECHO])
     prompt = text_of(messages[last_user]).strip()
     for name, pattern, answer in _RULES:
         if match := pattern.search(prompt):
@@ -82,7 +85,7 @@ def text_of(message: Message) -> str:
         return content
     if isinstance(content, list):
         parts = (part.get("text", "") for part in content if isinstance(part, Mapping))
-        return "\n".join(part for part in parts if isinstance(part, str))
+        return "\n".join(part for part in parts if isinstance(part, str) and part)
     return ""
 
 
@@ -126,5 +129,5 @@ _RULES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], Sequence[Mess
     ("write-file", re.compile(r"^write file (?P<name>\S+?):\s*(?P<text>.+)$", re.IGNORECASE | re.MULTILINE), _write),
     ("read-file", re.compile(r"^read file (?P<name>\S+)$", re.IGNORECASE | re.MULTILINE), _read),
     ("recall", re.compile(r"what do you remember", re.IGNORECASE), _recall),
-    ("word", re.compile(r"reply with (?:only |exactly )?the word:? [\"'`]?(?P<word>[\w-]+)", re.IGNORECASE), _word),
+    ("word", re.compile(r"reply with (?:only |exactly )?the word:?\s+[\"'`]?(?P<word>[\w-]+)", re.IGNORECASE), _word),
 )

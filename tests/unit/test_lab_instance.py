@@ -1,0 +1,139 @@
+"""A lab's folder: what it may take over, who is its daemon, and what it tells a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.environment import environment, export_lines
+from lab.instance import Lab, LabError, Ready, write_secret
+from lab.template import DEFAULT_MIRROR, DEFAULT_SECURITY_MIRROR, Recipe, apt_options_from_dump, mirrors_from_sources
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    lab = Lab(tmp_path / "a lab")
+    lab.prepare()
+    return lab
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("irreplaceable")
+    with pytest.raises(LabError, match="no lab's"):
+        Lab(tmp_path).prepare()
+
+
+def test_secrets_are_made_once_and_for_the_owner_alone(lab: Lab) -> None:
+    files = (lab.model_key_file, lab.ssh_key_file)
+    before = [file.read_text() for file in files]
+    lab.prepare()
+    assert [file.read_text() for file in files] == before
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert lab.state_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_secret_replaces_an_older_one_without_being_readable(tmp_path: Path) -> None:
+    write_secret(tmp_path / "s", "first, and longer")
+    write_secret(tmp_path / "s", "second")
+    assert (tmp_path / "s").read_text() == "second"
+
+
+def test_a_lab_has_one_daemon_and_a_dead_one_is_none(lab: Lab) -> None:
+    assert lab.daemon_pid() is None
+    with lab.being_the_daemon():
+        assert lab.daemon_pid() == os.getpid()
+        with pytest.raises(LabError, match="already"), lab.being_the_daemon():
+            pass
+    # The file still names a living process; the lock says that it is no daemon.
+    assert (lab.state_dir / "daemon.pid").read_text().strip() == str(os.getpid())
+    assert lab.daemon_pid() is None
+
+
+def test_before_the_first_up_there_is_nothing_to_point_at(lab: Lab) -> None:
+    assert lab.last_port() == 0
+    with pytest.raises(LabError, match="scripts/lab up"):
+        environment(lab)
+
+
+def ready(lab: Lab) -> Ready:
+    return Ready(
+        containers=True,
+        endpoint="https://127.0.0.1:8006/",
+        port=8006,
+        ca_file=str(lab.state_dir / "ca" / "ca.pem"),
+        node="pve",
+        template="local:vztmpl/debian-12-standard_12.0-1_amd64.tar.zst",
+        model_url="http://10.64.5.1:8100/v1",
+        model="lab-model",
+    )
+
+
+def test_the_shell_gets_what_the_daemon_said(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_DIR", "/etc/ssl/certs:/more")
+    lab.say_ready(ready(lab))
+    lab.token_file.write_text("pulumi@pve!lab=1234\n")
+    values = environment(lab)
+    assert values["PROXMOX_VE_ENDPOINT"] == "https://127.0.0.1:8006/"
+    assert values["PROXMOX_VE_API_TOKEN"] == "pulumi@pve!lab=1234"
+    assert values["SSL_CERT_DIR"] == f"/etc/ssl/certs:/more:{lab.state_dir}/ca"
+    assert "HERMES_LAB_GATEWAY" not in values
+    assert lab.last_port() == 8006
+    # A shell that already points at the lab does not collect it twice.
+    monkeypatch.setenv("SSL_CERT_DIR", values["SSL_CERT_DIR"])
+    assert environment(lab)["SSL_CERT_DIR"] == values["SSL_CERT_DIR"]
+
+
+def test_export_lines_survive_a_real_shell() -> None:
+    values = {"A_DIR": "/with blank/and 'quote'", "B": '$(reboot) `x` "y"', "C": ""}
+    script = export_lines(values) + "exec env -0"
+    out = subprocess.run(
+        ["sh", "-c", script], capture_output=True, check=True, timeout=10, env={"PATH": "/usr/bin:/bin"}
+    )
+    seen = dict(entry.split("=", 1) for entry in out.stdout.decode().split("\0") if "=" in entry)
+    assert {name: seen[name] for name in values} == values
+
+
+def test_facts_of_another_version_ask_for_a_restart(lab: Lab) -> None:
+    (lab.state_dir / "ready.json").write_text(json.dumps({"containers": True}))
+    with pytest.raises(LabError, match="another version"):
+        lab.ready()
+
+
+DEB822 = (
+    "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\n\n"
+    "Types: deb\nURIs: https://sec.example/debian-security/\n"
+)
+ONE_LINE = (
+    "deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main\n"
+    "deb https://sec.example/debian-security bookworm-security main\n"
+)
+
+
+@pytest.mark.parametrize("sources", [DEB822, ONE_LINE])
+def test_mirrors_are_the_hosts(sources: str) -> None:
+    found = mirrors_from_sources(sources, 'PRETTY_NAME="Debian"\nID=debian\n')
+    assert found == ("http://mirror.example/debian", "https://sec.example/debian-security")
+
+
+def test_mirrors_of_another_distribution_are_of_no_use() -> None:
+    ubuntu = "deb http://archive.ubuntu.com/ubuntu noble main\n"
+    assert mirrors_from_sources(ubuntu, "ID=ubuntu\nID_LIKE=debian\n") == (DEFAULT_MIRROR, DEFAULT_SECURITY_MIRROR)
+
+
+def test_only_options_that_concern_the_way_are_taken_over() -> None:
+    dump = 'APT "";\nAcquire::http::Proxy "http://proxy:3128";\nAcquire::Check-Date "false";\nAPT::Get::X "0";\n'
+    assert apt_options_from_dump(dump) == (
+        'Acquire::http::Proxy "http://proxy:3128";',
+        'Acquire::Check-Date "false";',
+    )
+
+
+def test_another_recipe_is_another_template() -> None:
+    base = Recipe("http://m/debian", "http://m/debian-security", ("systemd",), (), "", ())
+    other = Recipe("http://m/debian", "http://m/debian-security", ("systemd",), (("ca.crt", "x"),), "", ())
+    assert base.digest() != other.digest()
+    assert base.digest() == Recipe("http://m/debian", "http://m/debian-security", ("systemd",), (), "", ()).digest()

@@ -1,0 +1,108 @@
+"""The lab's network: which addresses it takes, and what its rules let through."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from lab.network import NetworkError, Plan, choose_subnet, dnsmasq_configuration, networks_in_use, ruleset
+from lab.place import Place
+
+POOL = IPv4Network("10.64.0.0/10")
+
+
+def test_the_same_lab_wants_the_same_subnet() -> None:
+    assert choose_subnet("0a1b2c", []) == choose_subnet("0a1b2c", [])
+
+
+@pytest.mark.parametrize("identity", ["000000", "ffffff", "0a1b2c", "003fff", "004000"])
+def test_a_subnet_is_a_24_of_the_pool(identity: str) -> None:
+    subnet = choose_subnet(identity, [])
+    assert subnet.prefixlen == 24
+    assert subnet.subnet_of(POOL)
+
+
+def test_a_subnet_in_use_is_passed_over() -> None:
+    wanted = choose_subnet("0a1b2c", [])
+    other = choose_subnet("0a1b2c", [wanted])
+    assert other != wanted
+    # A single address in it is enough to leave it alone, and so is a larger network around it.
+    assert choose_subnet("0a1b2c", [IPv4Network(f"{wanted[7]}/32")]) == other
+    around = wanted.supernet(new_prefix=16)
+    assert not choose_subnet("0a1b2c", [around]).overlaps(around)
+
+
+def test_the_search_wraps_around_the_pool() -> None:
+    last = choose_subnet("003fff", [])
+    assert last == IPv4Network("10.127.255.0/24")
+    assert choose_subnet("003fff", [last]) == IPv4Network("10.64.0.0/24")
+
+
+def test_a_full_pool_is_an_error_that_says_so() -> None:
+    with pytest.raises(NetworkError, match="in use"):
+        choose_subnet("0a1b2c", [POOL])
+
+
+def test_networks_in_use_come_from_routes_addresses_and_resolvers() -> None:
+    routes = [
+        {"dst": "default", "gateway": "192.0.2.1", "dev": "eth0"},
+        {"dst": "10.70.0.0/16", "dev": "wg0"},
+        {"dst": "172.17.0.9", "dev": "docker0"},
+    ]
+    addresses = [
+        {"ifname": "eth0", "addr_info": [{"family": "inet", "local": "192.0.2.2", "prefixlen": 24}]},
+        {"ifname": "lo", "addr_info": [{"family": "inet6", "local": "::1", "prefixlen": 128}]},
+    ]
+    resolvers = "# local\nnameserver 10.99.1.53\nnameserver fd00::53\n"
+    found = networks_in_use(json.dumps(routes), json.dumps(addresses), resolvers)
+    expected = ["192.0.2.1/32", "10.70.0.0/16", "172.17.0.9/32", "192.0.2.0/24", "10.99.1.53/32"]
+    assert set(found) == {IPv4Network(text) for text in expected}
+
+
+def test_fixed_addresses_and_dhcp_do_not_meet() -> None:
+    plan = Plan(IPv4Network("10.64.5.0/24"))
+    first, last = plan.dhcp_range
+    fixed = [plan.fixed(number).ip for number in range(10, 150)]
+    assert not any(first <= address <= last for address in [*fixed, plan.gateway])
+    assert plan.gateway not in fixed
+    assert str(plan.fixed(105)) == "10.64.5.105/24"
+
+
+@pytest.mark.parametrize("number", [1, 9, 150, 255])
+def test_an_address_outside_the_fixed_range_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match="10 to 149"):
+        Plan(IPv4Network("10.64.5.0/24")).fixed(number)
+
+
+def test_rules_replace_the_table_in_one_transaction() -> None:
+    lines = ruleset("t1", "hlab1", Plan(IPv4Network("10.64.5.0/24")), (8100, 9418)).splitlines()
+    # Declaring it first makes the delete succeed where there was none.
+    assert lines[:3] == ["table inet t1", "delete table inet t1", "table inet t1 {"]
+
+
+def test_rules_end_by_refusing_what_comes_from_guests() -> None:
+    text = ruleset("t1", "hlab1", Plan(IPv4Network("10.64.5.0/24")), (8100, 9418))
+    host = text.split("chain host {")[1].split("}\n  chain")[0]
+    statements = [line.strip() for line in host.splitlines() if line.strip()]
+    assert statements[1] == 'iifname != "hlab1" return'
+    assert statements[-2:] == ["meta l4proto tcp reject with tcp reset", "drop"]
+    assert "ip daddr 10.64.5.1 tcp dport { 8100, 9418 } accept" in statements
+
+
+def test_name_service_listens_on_the_bridge_alone() -> None:
+    text = dnsmasq_configuration("hlab1", Plan(IPv4Network("10.64.5.0/24")), 1400, Path("/run/x")).splitlines()
+    assert "interface=hlab1" in text
+    assert "bind-interfaces" in text
+    assert "except-interface=lo" in text
+    assert "dhcp-option=option:mtu,1400" in text
+
+
+def test_names_of_a_lab_follow_from_its_folder_alone(tmp_path: Path) -> None:
+    one, again, other = Place.of(tmp_path / "a"), Place.of(tmp_path / "b" / ".." / "a"), Place.of(tmp_path / "b")
+    assert one.bridge == again.bridge
+    assert {one.bridge, one.table, one.run_dir}.isdisjoint({other.bridge, other.table, other.run_dir})
+    # IFNAMSIZ, less the terminating zero.
+    assert len(one.bridge) <= 15
