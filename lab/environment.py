@@ -21,7 +21,7 @@ def environment(lab: Lab) -> dict[str, str]:
         "PROXMOX_VE_API_TOKEN": lab.token_file.read_text().strip(),
         "PROXMOX_VE_CA_FILE": ready.ca_file,
         "PROXMOX_VE_NODE": ready.node,
-        # The provider plugin is a Go program: it trusts all that lies in these folders. The last holds the lab's CA alone.
+        # The provider plugin is a Go program: it trusts all files in these folders. The last holds the lab's CA alone.
         "SSL_CERT_DIR": ":".join([*(folder for folder in trust if folder != own_ca), own_ca]),
         "PULUMI_HOME": str(CACHE / "pulumi-home"),
         "PULUMI_BACKEND_URL": lab.pulumi_state.as_uri(),
