@@ -27,8 +27,7 @@ Privileges = dict[str, int]
 
 _AUDIT = ("Datastore.Audit", "Mapping.Audit", "Pool.Audit", "SDN.Audit", "Sys.Audit", "VM.Audit", "VM.GuestAgent.Audit")
 _VM_CONFIG = tuple(
-    f"VM.Config.{name}"
-    for name in ("CDROM", "CPU", "Cloudinit", "Disk", "HWType", "Memory", "Network", "Options")  # fmt: skip
+    f"VM.Config.{name}" for name in ("CDROM", "CPU", "Cloudinit", "Disk", "HWType", "Memory", "Network", "Options")
 )
 _VM_USER = (
     *("VM.Audit", "VM.Backup", "VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.GuestAgent.Audit"),
@@ -139,7 +138,7 @@ class Identity:
         return self.authid == ROOT
 
 
-class AuthenticationFailed(Exception):
+class AuthenticationError(Exception):
     """``str()`` is the 401's reason phrase."""
 
 
@@ -158,8 +157,7 @@ def _hash_password(password: str, salt: str) -> str:
 
 
 def normalise_path(path: str) -> str:
-    path = re.sub(r"/+", "/", "/" + path.strip("/"))
-    return path
+    return re.sub(r"/+", "/", "/" + path.strip("/"))
 
 
 _VALID_PATH = re.compile(
@@ -219,7 +217,7 @@ class Access:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w") as handle:
                 json.dump(state, handle, indent=1, sort_keys=True)
-            os.replace(temporary, self._path)
+            temporary.replace(self._path)
 
     # --- authentication ---
 
@@ -227,7 +225,7 @@ class Access:
         """The identity of an ``Authorization`` header. One text for every fault, as since PVE 9.1.5 (facts 1)."""
         match = _TOKEN.fullmatch(header.strip())
         if not match:
-            raise AuthenticationFailed("Authentication failed!")
+            raise AuthenticationError("Authentication failed!")
         userid, tokenid, secret = match.groups()
         with self._lock:
             user = self.users.get(userid)
@@ -240,7 +238,7 @@ class Access:
                 and hmac.compare_digest(token.secret_hash, _digest(secret))
             )
         if not good:
-            raise AuthenticationFailed("Authentication failed!")
+            raise AuthenticationError("Authentication failed!")
         return Identity(f"{userid}!{tokenid}")
 
     @staticmethod
@@ -248,16 +246,16 @@ class Access:
         return enabled and (expire == 0 or expire > time.time())
 
     def login(self, userid: str, password: str) -> tuple[str, str]:
-        """Ticket and CSRF prevention token, or AuthenticationFailed."""
+        """Ticket and CSRF prevention token, or AuthenticationError."""
         with self._lock:
             user = self.users.get(userid)
             stored = user.password_hash if user and self._active(user.enable, user.expire) else None
         # A ticket may stand in for the password: that is how a client renews it.
         if password.startswith("PVE:"):
             if self.authenticate_ticket(password).authid != userid:
-                raise AuthenticationFailed("authentication failure")
+                raise AuthenticationError("authentication failure")
         elif stored is None or not hmac.compare_digest(stored, _hash_password(password, stored.split("$", 1)[0])):
-            raise AuthenticationFailed("authentication failure")
+            raise AuthenticationError("authentication failure")
         stamp = f"{int(time.time()):08X}"
         plain = f"PVE:{userid}:{stamp}"
         return f"{plain}::{self._sign(plain)}", f"{stamp}:{self._sign(f'{stamp}:{userid}')}"
@@ -265,19 +263,19 @@ class Access:
     def authenticate_ticket(self, ticket: str) -> Identity:
         match = re.fullmatch(r"(PVE:([^:]+):([0-9A-F]{8}))::([0-9a-f]+)", ticket)
         if not match:
-            raise AuthenticationFailed("permission denied - invalid PVE ticket")
+            raise AuthenticationError("permission denied - invalid PVE ticket")
         plain, userid, stamp, signature = match.groups()
         age = time.time() - int(stamp, 16)
         user = self.users.get(userid)
         good = hmac.compare_digest(signature, self._sign(plain)) and -300 < age < TICKET_LIFETIME
         if not good or user is None or not self._active(user.enable, user.expire):
-            raise AuthenticationFailed("permission denied - invalid PVE ticket")
+            raise AuthenticationError("permission denied - invalid PVE ticket")
         return Identity(userid, by_ticket=True)
 
     def check_csrf(self, identity: Identity, token: str) -> None:
         stamp, _, signature = token.partition(":")
         if not hmac.compare_digest(signature, self._sign(f"{stamp}:{identity.authid}")):
-            raise AuthenticationFailed("Permission denied - invalid csrf token")
+            raise AuthenticationError("Permission denied - invalid csrf token")
 
     def _sign(self, text: str) -> str:
         return hmac.new(self._ticket_key.encode(), text.encode(), hashlib.sha256).hexdigest()
@@ -385,24 +383,16 @@ class Access:
     def permissions(self, authid: str, path: str) -> Privileges:
         """Effective privileges of a user or token on a path."""
         with self._lock:
-            if authid == ROOT:
-                return dict.fromkeys(PRIVILEGES, 1)
             userid, _, tokenid = authid.partition("!")
             user = self.users.get(userid)
-            if user is None or not self._active(user.enable, user.expire):
+            token = user.tokens.get(tokenid) if user else None
+            if user is None or not self._active(user.enable, user.expire) or (tokenid and token is None):
                 return {}
-            if not tokenid:
-                return self._acl_privileges(userid, path)
-            token = user.tokens.get(tokenid)
-            if token is None:
-                return {}
-            if not token.privsep:
-                return self.permissions(userid, path)
+            of_user = dict.fromkeys(PRIVILEGES, 1) if userid == ROOT else self._acl_privileges(userid, path)
+            if token is None or not token.privsep:
+                return of_user
             own = self._acl_privileges(authid, path)
-            if userid == ROOT:
-                return own
-            limit = self._acl_privileges(userid, path)
-            return {privilege: min(flag, limit[privilege]) for privilege, flag in own.items() if privilege in limit}
+            return {privilege: min(flag, of_user[privilege]) for privilege, flag in own.items() if privilege in of_user}
 
     def effective_permissions(self, authid: str) -> dict[str, Privileges]:
         """GET /access/permissions without a path: top level, ACL paths and pool members (facts proxmox 12)."""

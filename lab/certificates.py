@@ -46,7 +46,7 @@ def ensure_certificates(directory: Path, names: Sequence[str]) -> Certificates:
 
 
 def _make(ca_file: Path, server_file: Path, names: Sequence[str]) -> None:
-    import trustme  # slow to import, needed once per lab
+    import trustme  # noqa: PLC0415 - slow to import, needed once per lab
 
     authority = trustme.CA(organization_name="Proxmox lab")
     certificate = authority.issue_cert(*names)
@@ -85,7 +85,7 @@ def _fingerprint(server_file: Path) -> str:
 
 
 def _ends(server_file: Path) -> float:
-    from cryptography import x509
+    from cryptography import x509  # noqa: PLC0415 - slow to import, and only when there is a certificate
 
     certificate = x509.load_pem_x509_certificate(_first_certificate(server_file).encode())
     return certificate.not_valid_after_utc.timestamp()

@@ -52,6 +52,14 @@ class GuestLocks:
         finally:
             lock.release()
 
+    def seize(self, vmid: int, seconds: float) -> None:
+        """Hold a guest's lock for a while without doing anything (faults on demand)."""
+        lock = self._lock(vmid)
+        if lock.acquire(timeout=seconds):
+            timer = threading.Timer(seconds, lock.release)
+            timer.daemon = True
+            timer.start()
+
     @contextlib.contextmanager
     def hold_if_free(self, vmid: int) -> Iterator[bool]:
         lock = self._lock(vmid)
@@ -88,7 +96,7 @@ class Cluster:
         """Makes "is the number free" and "write the file" one step, as the cluster file system does."""
         self._power_guard = threading.Lock()
         self._seen_running: dict[str, set[int]] = {node: set() for node in config.nodes}
-        self.apply_pending: Callable[[str, int], None] = lambda node, vmid: None
+        self.apply_pending: Callable[[str, int], None] = lambda _node, _vmid: None
         """Set by :mod:`lab.guestconfig`: applies what waits for a stop; the caller holds the guest's lock."""
 
     # --- guests on disk ---
@@ -102,7 +110,8 @@ class Cluster:
         for node in self.config.nodes:
             for folder, kind in (("lxc", "lxc"), ("qemu-server", "qemu")):
                 with contextlib.suppress(FileNotFoundError):
-                    for name in os.listdir(self.config.node_dir(node) / folder):
+                    # This runs on every create and listing, and a Path per entry costs ten times as much.
+                    for name in os.listdir(self.config.node_dir(node) / folder):  # noqa: PTH208
                         stem, _, suffix = name.partition(".")
                         if suffix == "conf" and stem.isdigit():
                             found[int(stem)] = GuestPlace(int(stem), node, kind)
@@ -214,6 +223,14 @@ class Cluster:
         for _, mount in mount_points(config.options):
             if mount_type(mount["volume"]) == "volume":
                 self.volumes.find(node, mount["volume"])
+
+    def mounted_elsewhere(self, node: str, vmid: int, volid: str) -> bool:
+        """Whether another guest that runs on the node mounts the volume."""
+        for other in self.running(node) - {vmid}:
+            with contextlib.suppress(ApiError):
+                if any(mount["volume"] == volid for _, mount in mount_points(self.load(node, other).options)):
+                    return True
+        return False
 
     def recover(self) -> None:
         """After a start of the lab: let the runtime release what stopped guests hold."""

@@ -46,7 +46,7 @@ def bad_param(name: str, text: str) -> ApiError:
     return bad_params({name: text})
 
 
-class TaskAborted(Exception):
+class TaskAbortedError(Exception):
     """The task was stopped from outside; its exit text is fixed (facts proxmox 13)."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _CGROUP = frozenset(("memory", "swap", "cpulimit", "cpuunits"))
 _REQUIRED = ("memory", "rootfs", "ostype")
 
 
-class _Skip(Exception):
+class _SkipError(Exception):
     """The change waits for the guest to stop."""
 
 
@@ -107,6 +107,7 @@ def update(
     node: str,
     vmid: int,
     config: GuestConfig,
+    *,
     options: Mapping[str, str],
     delete: Sequence[str],
     revert: Sequence[str],
@@ -184,7 +185,7 @@ def _collect(errors: dict[str, str], key: str, prefix: str, action: Callable[[],
     """Run one change; True when it was done, False when it was skipped or failed (then it is in ``errors``)."""
     try:
         action()
-    except _Skip:
+    except _SkipError:
         return False
     except ApiError as error:
         errors[key] = f"{prefix}{error.message}\n"
@@ -213,7 +214,7 @@ def _apply_stopped(
                 if mount_type(volume) == "volume":
                     add_unused(config, volume)
             elif is_unused(key):
-                free_unused(cluster, node, vmid, config, value, _ignore)
+                free_unused(cluster, node, vmid, config, volid=value, log=_ignore)
 
         if _collect(errors, key, f"unable to apply pending change {key} : ", remove):
             config.options.pop(key, None)
@@ -247,10 +248,9 @@ def _apply_hot(cluster: Cluster, node: str, vmid: int, config: GuestConfig, only
 
         def remove(key: str = key) -> None:
             if is_unused(key):
-                free_unused(cluster, node, vmid, config, config.options[key], _ignore)
-            elif key not in _IMMEDIATE and key not in ("swap", "cpulimit", "cpuunits"):
-                if not re.fullmatch(r"net\d", key):
-                    raise _Skip
+                free_unused(cluster, node, vmid, config, volid=config.options[key], log=_ignore)
+            elif not (key in _IMMEDIATE or key in ("swap", "cpulimit", "cpuunits") or re.fullmatch(r"net\d", key)):
+                raise _SkipError
 
         if _collect(errors, key, f"unable to hotplug {key}: ", remove):
             config.options.pop(key, None)
@@ -266,7 +266,7 @@ def _apply_hot(cluster: Cluster, node: str, vmid: int, config: GuestConfig, only
             elif key.startswith("mp"):
                 _apply_mount(cluster, node, vmid, config, key, running=True)
             elif not (key in _CGROUP or (key.startswith("dev") and key not in config.options) or is_unused(key)):
-                raise _Skip
+                raise _SkipError
 
         if _collect(errors, key, f"unable to hotplug {key}: ", change):
             config.options[key] = config.pending.options.pop(key)
@@ -279,11 +279,13 @@ def _apply_mount(cluster: Cluster, node: str, vmid: int, config: GuestConfig, ke
     mount = parse_mount(key, raw)
     old = config.options.get(key)
     if running and old is not None:
-        raise _Skip
+        raise _SkipError
     new_volume: str | None = None
     if mount_type(mount["volume"]) == "volume":
         if match := NEW_DISK.fullmatch(mount["volume"]):
-            mount, new_volume = allocate_mount(cluster, node, vmid, config, mount, match.group(1), match.group(2))
+            mount, new_volume = allocate_mount(
+                cluster, node, vmid, config, mount, storage=match.group(1), gigabytes=match.group(2)
+            )
         else:
             # A volume that is not there is no error here: Proxmox only logs that it could not be measured.
             with contextlib.suppress(ApiError):
@@ -312,6 +314,7 @@ def allocate_mount(
     vmid: int,
     config: GuestConfig,
     mount: Params,
+    *,
     storage: str,
     gigabytes: str,
     log: Log = _ignore,
@@ -323,7 +326,7 @@ def allocate_mount(
     return {**mount, "volume": volid, "size": format_size(size)}, volid
 
 
-def free_unused(cluster: Cluster, node: str, vmid: int, config: GuestConfig, volid: str, log: Log) -> None:
+def free_unused(cluster: Cluster, node: str, vmid: int, config: GuestConfig, *, volid: str, log: Log) -> None:
     """``delete=unusedN``: the own volume goes for good, a foreign one stays (facts proxmox 3.1)."""
     if not volume_in_use(config, volid):
         free_if_own(cluster, node, vmid, volid, log)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -129,7 +128,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` so that a reader sees the old or the new content, nothing between."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text)
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 # --- mount points -----------------------------------------------------------------------------------------------------

@@ -64,9 +64,9 @@ def create(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
     ):
         raise denied()
     checked = {key: value for key, value in options.items() if key != "unprivileged"}
-    check_options(cluster, who, node, vmid, checked, current={}, unprivileged=unprivileged, pool=pool)
+    check_options(cluster, who, vmid, checked, current={}, unprivileged=unprivileged, pool=pool)
     template = params["ostemplate"]
-    check_volume_access(cluster, who, node, vmid, template)
+    check_volume_access(cluster, who, vmid, template)
     check_content(cluster, template, "vztmpl")
     _root_filesystem(options, params.get("storage", "local"))
     _check_storages(cluster, who, node, options)
@@ -139,7 +139,7 @@ def _create_worker(cluster: Cluster, creation: _Creation, task: Task) -> None:
         with cluster.locked(vmid):
             config = GuestConfig(Section(dict(creation.options)))
             config.options["lock"] = "create"
-            create_volumes(cluster, node, vmid, config, made, task)
+            create_volumes(cluster, node, vmid, config, made=made, task=task)
             _unpack(cluster, creation, config, task)
             config.options.setdefault("hostname", f"CT{vmid}")
             config.options.setdefault("memory", str(DEFAULT_MEMORY))
@@ -159,13 +159,14 @@ def _create_worker(cluster: Cluster, creation: _Creation, task: Task) -> None:
         task.after(lambda: start_after_create(cluster, creation.who, node, vmid))
 
 
-def create_volumes(cluster: Cluster, node: str, vmid: int, config: GuestConfig, made: list[str], task: Task) -> None:
+def create_volumes(cluster: Cluster, node: str, vmid: int, config: GuestConfig, *, made: list[str], task: Task) -> None:
     """rootfs, mp0, mp1 ...: new ones are allocated and formatted, existing ones only normalised (facts 2.3)."""
     for key, mount in list(mount_points(config.options)):
         if mount_type(mount["volume"]) == "volume" and (match := NEW_DISK.fullmatch(mount["volume"])):
-            mount, volid = guestconfig.allocate_mount(
-                cluster, node, vmid, config, mount, match.group(1), match.group(2), task.line
+            new_mount, volid = guestconfig.allocate_mount(
+                cluster, node, vmid, config, mount, storage=match.group(1), gigabytes=match.group(2), log=task.line
             )
+            mount = new_mount  # noqa: PLW2901 - the entry as it will be stored
             made.append(volid)
         config.options[key] = guestconfig.print_mount(key, mount)
 
@@ -434,8 +435,8 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
     def worker(task: Task) -> None:
         with cluster.locked(vmid):
             config, volid, target, mount = check()
-            mounted = cluster.is_running(node, vmid)
-            cluster.volumes.grow(node, volid, target, mounted=mounted, log=task.line)
+            elsewhere = cluster.mounted_elsewhere(node, vmid, volid)
+            cluster.volumes.grow(node, volid, target, mounted=elsewhere, log=task.line)
             mount["size"] = format_size(target)
             config.options[key] = guestconfig.print_mount(key, mount)
             cluster.store(node, vmid, config)

@@ -16,7 +16,7 @@ _NETWORK = frozenset(("hostname", "nameserver", "searchdomain"))
 CONFIG_PRIVILEGES = ("VM.Config.Disk", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options")
 
 
-def check_volume_access(cluster: Cluster, who: Identity, node: str, vmid: int | None, volid: str) -> None:
+def check_volume_access(cluster: Cluster, who: Identity, vmid: int | None, volid: str) -> None:
     """Facts proxmox 4: Datastore.Allocate, or the own volume, or Audit plus VM.Config.Disk on the owner."""
     volume = cluster.volumes.parse(volid)
     path = f"/storage/{volume.storage.name}"
@@ -39,7 +39,6 @@ def check_volume_access(cluster: Cluster, who: Identity, node: str, vmid: int | 
 def check_options(
     cluster: Cluster,
     who: Identity,
-    node: str,
     vmid: int,
     options: Mapping[str, str],
     *,
@@ -53,11 +52,13 @@ def check_options(
     for key in sorted(options):
         if is_mount(key):
             cluster.access.check_guest(who, vmid, ["VM.Config.Disk"], pool=pool)
-            _check_mount_value(cluster, who, node, vmid, parse_mount(key, options[key])["volume"])
+            _check_mount_value(cluster, who, vmid, parse_mount(key, options[key])["volume"])
         elif key == "features":
-            _check_features(cluster, who, vmid, options[key], current.get(key, ""), unprivileged, pool)
+            _check_features(
+                cluster, who, vmid, options[key], current.get(key, ""), unprivileged=unprivileged, pool=pool
+            )
         else:
-            _check_option(cluster, who, vmid, key, options[key], pool)
+            _check_option(cluster, who, vmid, key, options[key], pool=pool)
 
 
 def check_deletions(
@@ -70,12 +71,12 @@ def check_deletions(
         if is_mount(key):
             cluster.access.check_guest(who, vmid, ["VM.Config.Disk"])
         elif key == "features":
-            _check_features(cluster, who, vmid, "", current.get(key, ""), unprivileged, None)
+            _check_features(cluster, who, vmid, "", current.get(key, ""), unprivileged=unprivileged, pool=None)
         else:
-            _check_option(cluster, who, vmid, key, None, None)
+            _check_option(cluster, who, vmid, key, None, pool=None)
 
 
-def _check_option(cluster: Cluster, who: Identity, vmid: int, key: str, value: str | None, pool: str | None) -> None:
+def _check_option(cluster: Cluster, who: Identity, vmid: int, key: str, value: str | None, *, pool: str | None) -> None:
     access = cluster.access
     if key in _CPU:
         access.check_guest(who, vmid, ["VM.Config.CPU"], pool=pool)
@@ -105,18 +106,18 @@ def check_bridge(cluster: Cluster, who: Identity, value: str) -> None:
         cluster.access.check(who, f"/sdn/zones/localnetwork/{bridge}{tag}", ["SDN.Use"])
 
 
-def _check_mount_value(cluster: Cluster, who: Identity, node: str, vmid: int, volume: str) -> None:
+def _check_mount_value(cluster: Cluster, who: Identity, vmid: int, volume: str) -> None:
     kind = mount_type(volume)
     if kind != "volume":
         raise denied(f"mount point type {kind} is only allowed for root@pam")
     if match := NEW_DISK.fullmatch(volume):
         cluster.access.check(who, f"/storage/{match.group(1)}", ["Datastore.AllocateSpace"])
     else:
-        check_volume_access(cluster, who, node, vmid, volume)
+        check_volume_access(cluster, who, vmid, volume)
 
 
 def _check_features(
-    cluster: Cluster, who: Identity, vmid: int, new: str, old: str, unprivileged: bool, pool: str | None
+    cluster: Cluster, who: Identity, vmid: int, new: str, old: str, *, unprivileged: bool, pool: str | None
 ) -> None:
     if not unprivileged:
         raise denied("changing feature flags for privileged container is only allowed for root@pam")

@@ -138,13 +138,14 @@ class Router:
 
         return register
 
-    def find(self, verb: str, path: str) -> tuple[Method, dict[str, str]]:
-        """The method and its path parameters, or 501."""
+    def find(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
+        """The method and its path parameters; None is a 501."""
+
         for shape in ((verb, path.count("/")), (verb, path.count("/") - 1)):
             for pattern, method in self._by_shape.get(shape, ()):
                 if match := pattern.fullmatch(path):
                     return method, match.groupdict()
-        raise ApiError(501, f"Method '{verb} {path}' not implemented")
+        return None
 
     def methods(self) -> list[Method]:
         return [method for entries in self._by_shape.values() for _, method in entries]
@@ -167,3 +168,7 @@ def prepare(method: Method, path: str, path_params: Mapping[str, str], call: Cal
     if node == "localhost":
         call.params["node"] = call.cluster.config.nodes[0]
     validate(method.schema, call.params)
+
+
+def not_implemented(verb: str, path: str) -> ApiError:
+    return ApiError(501, f"Method '{verb} {path}' not implemented")

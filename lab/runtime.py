@@ -133,7 +133,10 @@ class Runtime(Protocol):
         """Make ``image`` a volume of ``size`` bytes without a file system."""
 
     def grow_volume(self, image: Path, size: int, *, mounted: bool, log: Log) -> None:
-        """Grow the block device to ``size`` bytes and, unless it is mounted, the file system in it."""
+        """Grow the block device to ``size`` bytes and the file system in it, online when its guest runs.
+
+        ``mounted`` says that *another* guest mounts it: then only the device grows, with a warning (facts proxmox 9).
+        """
 
     def copy_volume(self, source: Path, target: Path) -> None:
         """Copy a volume that is not mounted read-write (snapshots, clones, moves)."""

@@ -55,20 +55,31 @@ class FormatError(ValueError):
 
 
 def check_value(path: str, prop: Prop, value: str) -> str | None:
-    """The fault of one value, or None."""
-    fault = _check_type(prop, value)
-    if fault is not None:
-        return fault
-    if prop.format is not None:
-        try:
-            if isinstance(prop.format, PropertyFormat):
-                parse_property_string(prop.format, value, path)
-            else:
-                prop.format(value)
-        except FormatError as error:
-            return f"invalid format - {error}"
-        except ValueError as error:
-            return f"invalid format - {error}\n"
+    """The fault of one value, or None; the first one that Proxmox would find."""
+    return (
+        _check_type(prop, value)
+        or _check_format(path, prop, value)
+        or _check_text(prop, value)
+        or _check_bounds(prop, value)
+    )
+
+
+def _check_format(path: str, prop: Prop, value: str) -> str | None:
+    if prop.format is None:
+        return None
+    try:
+        if isinstance(prop.format, PropertyFormat):
+            parse_property_string(prop.format, value, path)
+        else:
+            prop.format(value)
+    except FormatError as error:
+        return f"invalid format - {error}"
+    except ValueError as error:
+        return f"invalid format - {error}\n"
+    return None
+
+
+def _check_text(prop: Prop, value: str) -> str | None:
     if prop.pattern is not None and not re.fullmatch(prop.pattern, value):
         return "value does not match the regex pattern"
     if prop.min_length is not None and len(value) < prop.min_length:
@@ -77,11 +88,14 @@ def check_value(path: str, prop: Prop, value: str) -> str | None:
         return f"value may only be {prop.max_length} characters long"
     if prop.enum and value not in prop.enum:
         return f"value '{value}' does not have a value in the enumeration '{', '.join(prop.enum)}'"
-    if prop.type in ("integer", "number"):
-        if prop.minimum is not None and float(value) < prop.minimum:
-            return f"value must have a minimum value of {_bound(prop.minimum)}"
-        if prop.maximum is not None and float(value) > prop.maximum:
-            return f"value must have a maximum value of {_bound(prop.maximum)}"
+    return None
+
+
+def _check_bounds(prop: Prop, value: str) -> str | None:
+    if prop.minimum is not None and float(value) < prop.minimum:
+        return f"value must have a minimum value of {_bound(prop.minimum)}"
+    if prop.maximum is not None and float(value) > prop.maximum:
+        return f"value must have a maximum value of {_bound(prop.maximum)}"
     return None
 
 
@@ -314,9 +328,7 @@ def ipv4_config(value: str) -> None:
     if value in ("dhcp", "manual"):
         return
     try:
-        if "/" not in value:
-            raise ValueError
-        ipaddress.IPv4Interface(value)
+        ipaddress.IPv4Interface(value if "/" in value else "")
     except ValueError:
         raise ValueError("value does not look like a valid ipv4 network configuration") from None
 
@@ -325,9 +337,7 @@ def ipv6_config(value: str) -> None:
     if value in ("auto", "dhcp", "manual"):
         return
     try:
-        if "/" not in value:
-            raise ValueError
-        ipaddress.IPv6Interface(value)
+        ipaddress.IPv6Interface(value if "/" in value else "")
     except ValueError:
         raise ValueError("value does not look like a valid ipv6 network configuration") from None
 

@@ -4,6 +4,8 @@ It decides nothing that Proxmox decides. It does know what a kernel would refuse
 mount read-only what is mounted read-write, to free what is mounted.
 """
 
+# ruff: noqa: ARG002 - every method keeps the parameters of the protocol
+
 from __future__ import annotations
 
 import json
@@ -174,7 +176,7 @@ class SimulatedRuntime:
         if self._state_file is not None:
             temporary = self._state_file.with_suffix(".tmp")
             temporary.write_text(json.dumps(sorted(self._running)))
-            os.replace(temporary, self._state_file)
+            temporary.replace(self._state_file)
 
     def _users(self, image: Path) -> list[Mount]:
         return [mount for entry in self._running.values() for mount in entry.mounts if mount.image == image]
@@ -185,7 +187,8 @@ class SimulatedRuntime:
                 raise self._failed_start(vmid, 2, f"directory '{mount.host_folder}' does not exist")
             return
         self._check_formatted(vmid, mount)
-        assert mount.image is not None
+        if mount.image is None:
+            return
         # One block device, one set of superblock flags (facts proxmox 8): rw held and ro wanted fails.
         if mount.read_only and any(not other.read_only for other in self._users(mount.image)):
             raise self._failed_start(vmid, 32, f"mount: {mount.path}: /dev/pve/{mount.image.stem} already mounted on /")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.errors import ApiError, TaskAborted, bad_param
+from lab.errors import ApiError, TaskAbortedError, bad_param
 from lab.runtime import RuntimeFault
 
 _UPID = re.compile(
@@ -69,7 +69,7 @@ class Task:
 
     def checkpoint(self) -> None:
         if self.aborted.is_set():
-            raise TaskAborted
+            raise TaskAbortedError
 
     def line(self, text: str) -> None:
         self.checkpoint()
@@ -96,8 +96,17 @@ class Task:
 
 
 Worker = Callable[[Task], None]
-Intercept = Callable[[Upid], Callable[[Task], None] | None]
-"""Looks at a task that is about to start and may give something to run before it (faults on demand)."""
+
+
+@dataclass(frozen=True)
+class Interception:
+    """Something to run before and after a task's own work (faults on demand)."""
+
+    before: Worker
+    after: Worker
+
+
+Intercept = Callable[[Upid], Interception | None]
 
 
 class Tasks:
@@ -129,16 +138,18 @@ class Tasks:
         task.path.touch()
         with self._lock:
             self._active[str(upid)] = task
-        before = self.intercept(upid) if self.intercept else None
-        threading.Thread(target=self._run, args=(task, worker, before), name=f"{kind}:{subject}", daemon=True).start()
+        around = self.intercept(upid) if self.intercept else None
+        threading.Thread(target=self._run, args=(task, worker, around), name=f"{kind}:{subject}", daemon=True).start()
         return str(upid)
 
-    def _run(self, task: Task, worker: Worker, before: Worker | None) -> None:
+    def _run(self, task: Task, worker: Worker, around: Interception | None) -> None:
         try:
-            if before is not None:
-                before(task)
+            if around is not None:
+                around.before(task)
             worker(task)
-        except TaskAborted as abort:
+            if around is not None:
+                around.after(task)
+        except TaskAbortedError as abort:
             text = str(abort)
         except ApiError as error:
             text = error.exit_text()
@@ -163,10 +174,7 @@ class Tasks:
     def wait_idle(self, timeout: float) -> bool:
         """True when no task runs any more within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        for task in self.active():
-            if not task.done.wait(max(0.0, deadline - time.monotonic())):
-                return False
-        return True
+        return all(task.done.wait(max(0.0, deadline - time.monotonic())) for task in self.active())
 
     def _path(self, upid: Upid) -> Path:
         path = self._task_dir(upid.node) / str(upid)
@@ -210,7 +218,7 @@ class Tasks:
     def history(self, node: str) -> list[Upid]:
         """Every task of a node that has a log, newest first."""
         directory = self._task_dir(node)
-        names = os.listdir(directory) if directory.is_dir() else []
+        names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
         upids = [Upid.parse(name) for name in names if _UPID.fullmatch(name)]
         return sorted(upids, key=lambda upid: (upid.starttime, upid.pid), reverse=True)
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,8 @@ class Volumes:
         self._runtime = runtime
         self._storages = {entry.name: entry for entry in config.storages}
         self._numbering = threading.Lock()
-        self.full: set[str] = set()
-        """Storages that refuse to allocate: set by a fault on demand."""
+        self.is_full: Callable[[str], bool] = lambda _storage: False
+        """Whether a storage refuses to allocate now: set by faults on demand."""
 
     # --- storages ---
 
@@ -202,7 +202,7 @@ class Volumes:
                         f'in volume group "{group}"'
                     )
                 raise die(f"disk image '{path}' already exists")
-            if storage.name in self.full:
+            if self.is_full(storage.name):
                 raise self._no_space(storage, chosen)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -245,7 +245,7 @@ class Volumes:
         volume = self.parse(volid)
         path = self.path(node, volume)
         before = path.stat().st_size
-        if volume.storage.name in self.full:
+        if self.is_full(volume.storage.name):
             raise die(f"lvextend '{volume.storage.volume_group}/{volume.name}' error: insufficient free space")
         self._runtime.grow_volume(path, size, mounted=mounted, log=log)
         if volume.storage.type == "lvmthin":
@@ -269,7 +269,7 @@ class Volumes:
         """A full copy as a new volume of ``vmid`` on ``storage_name``."""
         source = self.find(node, volid)
         storage = self.usable(storage_name, node)
-        if storage.name in self.full:
+        if self.is_full(storage.name):
             raise self._no_space(storage, f"vm-{vmid}-disk-0")
         with self._numbering:
             volume = self.parse(f"{storage.name}:{self.next_name(node, storage, vmid)}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from lab.api import access, cluster, guests, nodes, storage
 from lab.routing import Router
 
 
 def build_router() -> Router:
     """A router with every modelled method. What is not in it answers 501."""
-    from lab.api import access, cluster, guests, nodes, storage
-
     router = Router()
     for module in (access, cluster, guests, nodes, storage):
         module.register(router)

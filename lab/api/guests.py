@@ -29,7 +29,7 @@ CREATE: dict[str, Prop] = {
     "ha-managed": Prop("boolean"),
 }
 UPDATE: dict[str, Prop] = {
-    **{key: prop for key, prop in GUEST_OPTIONS.items()},
+    **GUEST_OPTIONS,
     "delete": Prop(format=config_id_list),
     "revert": Prop(format=config_id_list),
     "digest": DIGEST,
@@ -157,8 +157,8 @@ def update(call: Call) -> object:
         for key in revert:
             if key not in GUEST_OPTIONS:
                 raise bad_param("revert", f"unknown option '{key}'")
-        check_options(cluster, call.who, node, number, options, current=loaded.options, unprivileged=unprivileged)
-        guestconfig.update(cluster, node, number, loaded, options, delete, revert)
+        check_options(cluster, call.who, number, options, current=loaded.options, unprivileged=unprivileged)
+        guestconfig.update(cluster, node, number, loaded, options=options, delete=delete, revert=revert)
     return None
 
 

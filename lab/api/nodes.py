@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from lab.errors import denied
 from lab.routing import Call, Router, anybody, in_method, on_path
 from lab.schema import Prop
 from lab.tasks import Upid, check_own_task, parse_upid
@@ -158,7 +157,6 @@ def task_log(call: Call) -> object:
 def task_abort(call: Call) -> object:
     upid = parse_upid(call.params["upid"])
     if not check_own_task(upid, call.who.authid):
-        if not call.cluster.access.allows(call.who, f"/nodes/{call.node}", ["Sys.Modify"]):
-            raise denied(f"/nodes/{call.node}, Sys.Modify")
+        call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Modify"])
     call.cluster.tasks.abort(upid)
     return None

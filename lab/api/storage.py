@@ -106,8 +106,7 @@ def listing(call: Call) -> object:
         if (wanted and not wanted & storage.content) or (call.flag("enabled") and not storage.enabled):
             continue
         entry = {"storage": storage.name, **_describe(call, storage)}
-        total, used = entry["total"], entry["used"]
-        assert isinstance(total, int) and isinstance(used, int)
+        total, used = call.cluster.volumes.space(call.node, storage)
         entry["used_fraction"] = used / total if total else 0
         found.append(entry)
     return found
@@ -125,7 +124,7 @@ def status(call: Call) -> object:
     return _describe(call, storage)
 
 
-def _content_type(call: Call, volume: Volume, guests: set[int]) -> str:
+def _content_type(volume: Volume, guests: set[int]) -> str:
     """A volume counts as ``rootdir`` only while its owner is a container that exists."""
     if volume.content != "images":
         return volume.content
@@ -139,11 +138,11 @@ def content(call: Call) -> object:
     guests = {number for number, place in cluster.guests().items() if place.kind == "lxc"}
     found: list[dict[str, object]] = []
     for entry in cluster.volumes.list(call.node, storage):
-        kind = _content_type(call, entry.volume, guests)
+        kind = _content_type(entry.volume, guests)
         if (wanted is not None and kind != wanted) or (owner is not None and entry.volume.owner != int(owner)):
             continue
         try:
-            check_volume_access(cluster, call.who, call.node, None, entry.volume.volid)
+            check_volume_access(cluster, call.who, None, entry.volume.volid)
         except ApiError:
             continue
         found.append(_entry(entry, kind))
@@ -171,11 +170,10 @@ def allocate(call: Call) -> object:
         raise die(f"illegal name '{name}' - should be 'vm-{owner}-*'")
     if storage.type != "lvmthin":
         name = f"{owner}/{name if name.endswith('.raw') else name + '.raw'}"
-    match = re.fullmatch(r"(\d+)([MG]?)", call.params["size"])
-    assert match is not None  # the schema has a pattern
-    size = int(match.group(1)) * {"": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match.group(2)]
+    number, unit = re.findall(r"(\d+)([MG]?)", call.params["size"])[0]
+    size = int(number) * {"": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
     return call.cluster.volumes.allocate(
-        call.node, storage.name, owner, size, lambda text: None, root_owner=None, name=name
+        call.node, storage.name, owner, size, lambda _text: None, root_owner=None, name=name
     )
 
 
@@ -190,7 +188,7 @@ def _volume(call: Call) -> Volume:
 
 def volume_info(call: Call) -> object:
     volume = _volume(call)
-    check_volume_access(call.cluster, call.who, call.node, None, volume.volid)
+    check_volume_access(call.cluster, call.who, None, volume.volid)
     size = call.cluster.volumes.size(call.node, volume.volid)
     path = call.cluster.volumes.path(call.node, volume)
     shown = f"/dev/{volume.storage.volume_group}/{volume.name}" if volume.storage.type == "lvmthin" else str(path)
