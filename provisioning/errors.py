@@ -15,6 +15,8 @@
 The text of each says what happened, why, and what to do, in a few lines, and holds no secret.
 """
 
+# ruff: noqa: N818 - the names say what happened, the base class says that it is an error
+
 from __future__ import annotations
 
 

@@ -170,6 +170,11 @@ class Dashboard(_Inputs):
     def authenticated(self) -> bool:
         return self.password is not None or self.password_hash is not None
 
+    @property
+    def auth_required(self) -> bool:
+        """What its /api/status has to say: on loopback it never asks, password or not."""
+        return self.enabled and self.authenticated and self.host not in LOOPBACK
+
     @model_validator(mode="after")
     def _password(self) -> Dashboard:
         if self.password is not None and self.password_hash is not None:

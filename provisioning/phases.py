@@ -163,7 +163,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         "secret_environment": sorted(inputs.secret_environment),
         "model_api_key_variable": MODEL_API_KEY_VARIABLE,
         "dashboard": inputs.dashboard.model_dump(mode="json", include={"enabled", "host", "port", "username"})
-        | {"authenticated": inputs.dashboard.authenticated},
+        | {"authenticated": inputs.dashboard.authenticated, "auth_required": inputs.dashboard.auth_required},
         "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"}),
     }
     context = {"user": AGENT_USER, "home": inputs.home, "dashboard": inputs.dashboard}
@@ -283,12 +283,12 @@ def _text(name: str) -> str:
 
 
 def _render(name: str, context: Mapping[str, Any]) -> str:
-    import jinja2
+    import jinja2  # noqa: PLC0415 - 0.1 s that only the configure phase needs
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda item: _text(f"templates/{item}")),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=False,  # noqa: S701 - unit files, not HTML
     )
     return environment.get_template(name).render(context)

@@ -4,6 +4,8 @@ Only this module knows paramiko, and imports it when the first connection is mad
 facts pulumi, "Cost of the engine").
 """
 
+# ruff: noqa: PLC0415 - paramiko is imported where a connection is made
+
 from __future__ import annotations
 
 import base64

@@ -33,7 +33,7 @@ DASHBOARD = "hermes-dashboard.service"
 KEPT_FOLDER = ".hermes-stack"
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
     """A reason to stop, in words for the operator."""
 
 
@@ -110,9 +110,9 @@ def render_env(values: dict[str, str]) -> str:
     return "\n".join(["# Written by the stack; changes by hand are overwritten.", *lines, ""])
 
 
-def render_config(config: dict[str, Any], version: int) -> str:
+def render_config(config: dict[str, Any]) -> str:
     """JSON is YAML: no quoting surprises, and no YAML library needed here."""
-    body = json.dumps({**config, "_config_version": version}, indent=2, sort_keys=True, ensure_ascii=False)
+    body = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
     return f"# Written by the stack; changes by hand are overwritten.\n{body}\n"
 
 
@@ -178,10 +178,10 @@ def install_file(path: Path, text: str, *, mode: int, gid: int) -> bool:
     return True
 
 
-def write_managed(
-    config_text: str, env_text: str, python: str, user: str, gid: int, config: Any, env: dict[str, str]
-) -> None:
+def write_managed(inputs: dict[str, Any], python: str, config: dict[str, Any], env: dict[str, str]) -> None:
     """Check in a folder of its own first, then put both files in place."""
+    gid, user = inputs["gid"], inputs["user"]
+    config_text, env_text = render_config(config), render_env(env)
     MANAGED.mkdir(mode=0o750, exist_ok=True)
     os.chown(MANAGED, 0, gid)
     MANAGED.chmod(0o750)
@@ -285,7 +285,7 @@ def start_services(wanted: dict[str, str], ports: dict[str, tuple[str, int, str]
 def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     inputs = json.loads((job / "inputs.json").read_text())
     hidden: dict[str, str] = json.loads(secrets_file.read_text())
-    user, home, gid = inputs["user"], inputs["home"], inputs["gid"]
+    user, home = inputs["user"], inputs["home"]
     if not os.path.ismount(home):
         raise Refusal(
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
@@ -317,8 +317,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         env["HERMES_DASHBOARD_BASIC_AUTH_SECRET"] = kept(user, home, "dashboard-session-key")
 
     config = {**inputs["config"], "_config_version": installed["config_version"]}
-    config_text = render_config(inputs["config"], installed["config_version"])
-    write_managed(config_text, render_env(env), f"{directory}/venv/bin/python", user, gid, config, env)
+    write_managed(inputs, f"{directory}/venv/bin/python", config, env)
 
     LIBRARY.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(LIBRARY / "verify.py", (job / "verify.py").read_text(), mode=0o755, gid=0)
@@ -352,7 +351,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         "agent_version": installed["version"],
         "api_url": f"http://{bracket(api['host'])}:{api['port']}/v1",
         "dashboard_url": f"http://{bracket(dashboard['host'])}:{dashboard['port']}/" if dashboard["enabled"] else None,
-        "auth_required": bool(dashboard["enabled"] and dashboard["authenticated"]),
+        "auth_required": dashboard["auth_required"],
     }
 
 

@@ -1,0 +1,428 @@
+"""The phases in a real container: whole path, lost connections, killed controllers, a second container on the same home.
+
+Needs root on a machine where the lab can run containers (scripts/lab); it makes a lab of its own and removes it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from lab.lxc import LxcRuntime
+from lab.network import Network, Plan
+from lab.place import Place
+from lab.runtime import GuestSpec, Interface, Mount, Setup
+from lab.services.model import ModelEndpoint as LabModel
+from lab.services.source import GitDaemon, Source, ensure_source
+from lab.template import ensure_template
+from provisioning import (
+    AgentInputs,
+    BaselineInputs,
+    ConfigureInputs,
+    Dashboard,
+    ModelEndpoint,
+    PhaseFailed,
+    PhasePlan,
+    SshTarget,
+    VerifyInputs,
+    render_agent,
+    render_baseline,
+    render_configure,
+    render_verify,
+    run_phase,
+    wait_for_ssh,
+)
+from provisioning.ssh import connect
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MODEL_KEY = "sk-e2e-canary-5f2c9d"
+PASSWORD = "canary horse battery staple"
+
+
+@dataclass
+class Guest:
+    """One lab with one container, 105, that has a volume at /home/hermes."""
+
+    runtime: LxcRuntime
+    plan: Plan
+    spec: GuestSpec
+    key: Path
+    root: Path
+    volume: Path
+    model: LabModel
+    git_url: str
+    source: Source
+    running: bool = False
+
+    def up(self, *, with_volume: bool = True) -> None:
+        log: Callable[[str], None] = lambda _: None  # noqa: E731
+        if not self.root.exists():
+            template = ensure_template(CHECKOUT / ".cache" / "lab-template", log)
+            self.runtime.format_volume(self.root, 20 << 30, root_owner=100000, log=log)
+            key = self.key.with_suffix(".pub").read_text().strip()
+            self.runtime.unpack(self.spec, template.archive, Setup(ssh_public_keys=(key,)), log)
+        mounts = (*self.spec.mounts, Mount("mp0", "/home/hermes", self.volume)) if with_volume else self.spec.mounts
+        self.runtime.start(replace(self.spec, mounts=mounts), log)
+        self.running = True
+
+    def renew(self) -> None:
+        """Throw the container away, keep the volume, make it again."""
+        self.discard()
+        self.up()
+
+    def discard(self) -> None:
+        if self.running:
+            self.runtime.kill(self.spec)
+            self.running = False
+        if self.root.exists():
+            self.runtime.remove_volume(self.root)
+
+    @property
+    def address(self) -> str:
+        return str(self.plan.fixed(105).ip)
+
+    def target(self) -> SshTarget:
+        key = wait_for_ssh(self.address, private_key_file=str(self.key), timeout_s=60, on_line=lambda _: None)
+        return SshTarget(self.address, key, private_key_file=str(self.key))
+
+    def shell(self, command: str) -> str:
+        with contextlib.closing(connect(self.target())) as connection:
+            result = connection.run(command, timeout_s=60)
+        assert result.status == 0, result.stderr.decode()
+        return result.stdout.decode()
+
+    def started(self, plan: PhasePlan) -> int:
+        """How often systemd started the job of this plan."""
+        text = self.shell(f"journalctl --unit {plan.job.unit} --output cat --no-pager | grep -c '^Started' || true")
+        return int(text)
+
+    # -- the plans of the tests --------------------------------------------------------------------------------------
+
+    def agent(self, source: str = "pypi") -> PhasePlan:
+        uv = CHECKOUT / ".cache" / "uv" / "bin" / "uv"
+        return render_agent(
+            AgentInputs.model_validate(
+                {
+                    "source": source,
+                    "git_url": self.git_url,
+                    "git_tag": self.source.tag,
+                    "git_commit": self.source.commit,
+                    "uv_binary": str(uv) if uv.exists() else None,
+                }
+            )
+        )
+
+    def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None) -> PhasePlan:
+        endpoint = ModelEndpoint(base_url=self.model.base_url, name=model, api_key=SecretStr(MODEL_KEY))
+        return render_configure(ConfigureInputs(model=endpoint, dashboard=dashboard or Dashboard()))
+
+    def run(self, plan: PhasePlan) -> dict[str, object]:
+        return run_phase(self.target(), plan, on_line=lambda _: None, timeout_s=300).outputs
+
+    def verify(self, **more: object) -> tuple[int, str, str]:
+        command = render_verify(VerifyInputs.model_validate({"version": "0.19.0", **more}))
+        with contextlib.closing(connect(self.target())) as connection:
+            result = connection.run(command.command, stdin=command.stdin.encode(), timeout_s=240)
+        return result.status, result.stdout.decode(), result.stderr.decode()
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    state = tmp_path_factory.mktemp("provisioning-lab")
+    place = Place.of(state)
+    network = Network(place)
+    runtime = LxcRuntime(place, network)
+    key = state / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    with contextlib.ExitStack() as stack:
+        plan = network.up()
+        stack.callback(network.down)
+        stack.callback(runtime.end_all)
+        model = LabModel(str(plan.gateway), 8100, MODEL_KEY, state / "model.log")
+        model.start()
+        stack.callback(model.stop)
+        source = ensure_source(CHECKOUT / ".cache" / "lab-sources", lambda _: None)
+        git = GitDaemon(place, str(plan.gateway), source.repository.parent)
+        git.start()
+        stack.callback(git.stop)
+        volume = state / "vm-999-disk-1.raw"
+        runtime.format_volume(volume, 4 << 30, root_owner=100000, log=lambda _: None)
+        root = state / "vm-105-disk-0.raw"
+        spec = GuestSpec(
+            "pve",
+            105,
+            "hermes",
+            4096,
+            512,
+            (Mount("rootfs", "/", root),),
+            (Interface("eth0", "vmbr0", "BC:24:11:00:00:05", str(plan.fixed(105)), str(plan.gateway)),),
+            cores=2,
+            nesting=True,
+        )
+        made = Guest(runtime, plan, spec, key, root, volume, model, git.url(source), source)
+        made.up()
+        yield made
+        if made.running:
+            runtime.kill(spec)
+
+
+@dataclass
+class Proxy:
+    """A TCP relay in front of sshd whose connections can be cut, or left to rot."""
+
+    host: str
+    port: int = 22
+    stalled: threading.Event = field(default_factory=threading.Event)
+    connections: int = 0
+
+    def __post_init__(self) -> None:
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._server.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                self.connections += 1
+                far = socket.create_connection((self.host, self.port), timeout=10)
+                far.settimeout(None)
+                self._pairs.append((near, far))
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._relay, args=(one, other), daemon=True).start()
+
+    def _relay(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                if self.stalled.is_set():
+                    continue  # lost on the way, as by a broken switch
+                other.sendall(data)
+
+    def cut(self) -> None:
+        """Reset every connection, as a restarted firewall does."""
+        pairs, self._pairs = self._pairs, []
+        for end in (end for pair in pairs for end in pair):
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._server.close()
+        self.cut()
+
+
+@pytest.fixture
+def proxy(guest: Guest) -> Iterator[Proxy]:
+    made = Proxy(guest.address)
+    yield made
+    made.close()
+
+
+def through(proxy: Proxy, target: SshTarget) -> SshTarget:
+    return replace(target, host=proxy.address[0], port=proxy.address[1])
+
+
+def test_1_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Guest) -> None:
+    guest.discard()
+    guest.up(with_volume=False)
+    with pytest.raises(PhaseFailed) as refused:
+        guest.run(render_baseline(BaselineInputs()))
+    assert "nothing is mounted at /home/hermes" in str(refused.value)
+    assert guest.shell("getent passwd hermes || echo none").strip() == "none"
+    assert guest.shell("command -v git || echo none").strip() == "none"
+    guest.renew()
+
+
+def test_2_a_home_of_another_owner_is_refused(guest: Guest) -> None:
+    guest.shell("chown 1234 /home/hermes")
+    with pytest.raises(PhaseFailed) as refused:
+        guest.run(render_baseline(BaselineInputs()))
+    assert "belongs to uid 1234, expected 10000" in str(refused.value)
+    guest.shell("chown 0:0 /home/hermes")
+
+
+def test_3_baseline_and_agent_survive_cut_connections(guest: Guest, proxy: Proxy) -> None:
+    target = through(proxy, guest.target())
+    for plan, cue in ((render_baseline(BaselineInputs()), "packages: installing"), (guest.agent(), "agent: building")):
+        before, started = proxy.connections, guest.started(plan)
+        lines: list[str] = []
+
+        def hear(line: str, cue: str = cue, lines: list[str] = lines) -> None:
+            lines.append(line)
+            if line.startswith(cue):
+                proxy.cut()
+
+        result = run_phase(target, plan, on_line=hear, timeout_s=300)
+        assert any("connecting again" in line for line in lines)
+        assert proxy.connections > before + 1
+        assert not result.picked_up
+        assert guest.started(plan) == started + 1
+        # Every line of the script arrived once, in spite of the cut.
+        assert len([line for line in lines if line.startswith(cue)]) == 1
+    assert guest.shell("stat -c %u:%g:%a /home/hermes /home/hermes/.hermes/memories").split() == [
+        "10000:10000:750",
+        "10000:10000:700",
+    ]
+    assert guest.shell("id -nG hermes").strip() == "hermes"
+    assert guest.shell("find /opt/hermes ! -user root | head").strip() == ""
+
+
+def test_4_configure_and_verify_prove_a_working_agent(guest: Guest) -> None:
+    outputs = guest.run(guest.configure())
+    assert outputs["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
+    status, out, err = guest.verify()
+    assert status == 0, err
+    assert json.loads(out)["answer"].find("HERMES-OK") >= 0
+    assert guest.shell("stat -c %U:%G:%a /etc/hermes /etc/hermes/.env /etc/hermes/config.yaml").split() == [
+        "root:hermes:750",
+        "root:hermes:640",
+        "root:hermes:640",
+    ]
+
+
+def test_5_both_services_are_sandboxed(guest: Guest) -> None:
+    for unit in ("hermes-gateway", "hermes-dashboard"):
+        report = json.loads(guest.shell(f"systemd-analyze security --json=short --no-pager {unit}.service"))
+        exposure = sum(float(row["exposure"]) for row in report if row.get("exposure"))
+        overall = guest.shell(f"systemd-analyze security --no-pager {unit}.service | tail -n 1")
+        assert float(overall.split(": ")[1].split()[0]) <= 2.5, report
+        assert exposure > 0
+
+
+def test_6_a_second_run_changes_nothing(guest: Guest) -> None:
+    def stamp() -> str:
+        units = "hermes-gateway.service hermes-dashboard.service"
+        return guest.shell(
+            f"systemctl show -p MainPID --value {units}; stat -c '%n %i %Y' /etc/hermes/* /etc/hermes/.env "
+            "/etc/systemd/system/hermes-* /opt/hermes/* /opt/hermes/current /var/lib/dpkg/status /var/lib/apt/lists"
+        )
+
+    before = stamp()
+    for plan in (render_baseline(BaselineInputs()), guest.agent(), guest.configure()):
+        outputs = guest.run(plan)
+        assert outputs.get("restarted", []) == []
+    assert stamp() == before
+
+
+def test_7_a_new_dashboard_password_restarts_the_dashboard_only(guest: Guest) -> None:
+    everywhere = "0.0.0.0"  # noqa: S104 - of a container in a lab
+    opened = Dashboard(host=everywhere, password=SecretStr(PASSWORD))
+    assert guest.run(guest.configure(dashboard=opened))["restarted"] == ["hermes-dashboard.service"]
+    status, _, err = guest.verify(auth_required=True, dashboard_host=everywhere)
+    assert status == 0, err
+    # The salt is random, the hash is kept: the same password is no change.
+    assert guest.run(guest.configure(dashboard=opened))["restarted"] == []
+    guest.run(guest.configure())
+
+
+def test_8_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Guest) -> None:
+    plan, target = guest.agent("git"), guest.target()
+    program = (
+        "import sys; import base64, pickle; from provisioning import run_phase\n"
+        "target, plan = pickle.loads(base64.b64decode(sys.stdin.readline()))\n"
+        "run_phase(target, plan, on_line=lambda line: print(line, flush=True), timeout_s=300)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=CHECKOUT,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(base64.b64encode(pickle.dumps((target, plan))).decode() + "\n")
+    child.stdin.flush()
+    for line in child.stdout:
+        if line.startswith("git: fetching"):
+            child.send_signal(signal.SIGKILL)
+            break
+    child.wait(timeout=30)
+    child.stdin.close()
+    child.stdout.close()
+    result = run_phase(target, plan, on_line=lambda _: None, timeout_s=300)
+    assert result.picked_up
+    assert result.outputs["commit"] == guest.source.commit
+    assert guest.started(plan) == 1
+    restarted = guest.run(guest.configure())["restarted"]
+    assert restarted == ["hermes-gateway.service", "hermes-dashboard.service"]
+    status, _, err = guest.verify()
+    assert status == 0, err
+
+
+def test_9_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) -> None:
+    target = through(proxy, guest.target())
+    plan = render_baseline(BaselineInputs(extra_packages=("tree",)))
+    lines: list[str] = []
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        if line.startswith("packages: installing"):
+            proxy.stalled.set()
+        if "connecting again" in line:
+            proxy.stalled.clear()
+
+    run_phase(target, plan, on_line=hear, timeout_s=300)
+    assert any("connecting again" in line for line in lines)
+    assert guest.started(plan) == 1
+    assert guest.shell("command -v tree").strip() == "/usr/bin/tree"
+
+
+def test_a_verify_names_a_model_that_refuses(guest: Guest) -> None:
+    wrong = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr("sk-wrong-canary-77"))
+    guest.run(render_configure(ConfigureInputs(model=wrong)))
+    status, out, err = guest.verify()
+    assert status == 1
+    assert out == ""
+    assert "the model endpoint did not answer the prompt" in err
+    assert "sk-wrong-canary-77" not in err
+    guest.run(guest.configure())
+
+
+def test_b_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(guest: Guest) -> None:
+    key = guest.shell("cat /home/hermes/.hermes-stack/api-server-key")
+    guest.shell("runuser -u hermes -- sh -c 'echo kept >/home/hermes/.hermes/memories/note.md'")
+    old = guest.target().host_key
+    guest.renew()
+    assert guest.target().host_key != old
+    began = time.monotonic()
+    for plan in (render_baseline(BaselineInputs()), guest.agent(), guest.configure()):
+        guest.run(plan)
+    status, _, err = guest.verify()
+    assert status == 0, err
+    assert guest.shell("cat /home/hermes/.hermes/memories/note.md").strip() == "kept"
+    assert guest.shell("cat /home/hermes/.hermes-stack/api-server-key") == key
+    assert time.monotonic() - began < 300
+
+
+def test_c_no_secret_is_left_behind(guest: Guest) -> None:
+    places = (
+        "/var/lib/hermes-provision /run/hermes-provision /var/log /tmp /var/tmp /etc/systemd /home/hermes/.hermes/logs"
+    )
+    for secret in (MODEL_KEY, PASSWORD):
+        assert guest.shell(f"grep -rlF '{secret}' {places} 2>/dev/null || true") == ""
+        assert guest.shell(f"journalctl --no-pager | grep -cF '{secret}' || true").strip() == "0"
+    assert guest.shell("ls -A /run/hermes-provision /var/lib/hermes-provision/jobs").split() == [
+        "/run/hermes-provision:",
+        "/var/lib/hermes-provision/jobs:",
+    ]
