@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pulumi
+import pulumi_proxmoxve as proxmoxve
 
 from components.access import Access
 from components.agent import HermesAgent
@@ -19,7 +21,7 @@ PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest its
 
 
 class Cattle(pulumi.ComponentResource):
-    """Container, attachment, SSH access, agent; ``exports`` are the stack's outputs."""
+    """Container, attachment, and unless ``agent`` is None, SSH access and the agent. ``exports`` are the stack's outputs."""
 
     exports: dict[str, pulumi.Input[Any]]
 
@@ -28,7 +30,7 @@ class Cattle(pulumi.ComponentResource):
         name: str,
         settings: Settings,
         cattle: CattleSettings,
-        agent: AgentSettings,
+        agent: AgentSettings | None,
         *,
         owner: int,
         volume: dict[str, Any],
@@ -37,8 +39,7 @@ class Cattle(pulumi.ComponentResource):
     ) -> None:
         super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
         connection = settings.connection
-        child = pulumi.ResourceOptions(parent=self)
-        claim = Claim(f"{name}-claim", vmid=cattle.vmid, opts=child)
+        claim = Claim(f"{name}-claim", vmid=cattle.vmid, opts=pulumi.ResourceOptions(parent=self))
         guest = container(
             f"{name}-container",
             ContainerWish(
@@ -77,11 +78,33 @@ class Cattle(pulumi.ComponentResource):
             path=cattle.mount_path,
             opts=pulumi.ResourceOptions(parent=self, replace_with=[guest], delete_before_replace=True),
         )
+        self.exports = {
+            "vmid": cattle.vmid,
+            "node": connection.node,
+            "hostname": cattle.hostname,
+            "volume": attachment.volid,
+            "agentMode": "none" if agent is None else agent.mode,
+            "seconds": {"attach": attachment.seconds},
+        }
+        if agent is not None:
+            self.exports |= self._agent(name, settings, cattle, agent, guest, attachment)
+        self.register_outputs(self.exports)
+
+    def _agent(
+        self,
+        name: str,
+        settings: Settings,
+        cattle: CattleSettings,
+        agent: AgentSettings,
+        guest: proxmoxve.ContainerLegacy,
+        attachment: VolumeAttachment,
+    ) -> dict[str, pulumi.Input[Any]]:
+        """SSH access and the agent's phases; answers the outputs that they add."""
         access = Access(
             f"{name}-ssh",
             guest=guest.id,
             vmid=cattle.vmid,
-            node=connection.node,
+            node=settings.connection.node,
             static_address=cattle.static_ip,
             private_key_file=str(settings.ssh_private_key_file),
             # A new network card is a new container, and brings a new host key.
@@ -96,29 +119,22 @@ class Cattle(pulumi.ComponentResource):
             access=access,
             private_key_file=settings.ssh_private_key_file,
             replace_with=[guest],
-            opts=child,
+            opts=pulumi.ResourceOptions(parent=self),
         )
-        address = access.address
-        self.exports = {
-            "vmid": cattle.vmid,
-            "node": connection.node,
-            "hostname": cattle.hostname,
-            "address": address,
+        return {
+            "address": access.address,
             "sshHostKey": access.host_key,
             "sshHostKeyFingerprint": access.fingerprint,
-            "ssh": address.apply(lambda host: _ssh_command(settings.ssh_private_key_file, host)),
-            "dashboard": _dashboard_url(agent, address),
+            "ssh": access.address.apply(lambda host: _ssh_command(settings.ssh_private_key_file, host)),
+            "dashboard": _dashboard_url(agent, access.address),
             "api": f"http://127.0.0.1:{agent.api_port}/v1",
             "agentVersion": hermes.version,
-            "agentMode": "bare-metal",
-            "volume": attachment.volid,
             "seconds": {"attach": attachment.seconds, "ssh": access.seconds, **hermes.seconds},
         }
-        self.register_outputs(self.exports)
 
 
 def _ssh_command(key: Path, host: str) -> str:
-    return f"ssh -i {key} root@{host}"
+    return f"ssh -i {shlex.quote(str(key))} root@{host}"
 
 
 def _dashboard_url(agent: AgentSettings, address: pulumi.Output[str]) -> pulumi.Output[str]:

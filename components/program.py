@@ -60,7 +60,6 @@ def _cattle(settings: Settings) -> dict[str, pulumi.Input[Any]]:
     from components.surroundings import cattle_faults, public_keys  # noqa: PLC0415
 
     assert settings.cattle is not None
-    assert settings.agent is not None
     pet = pet_outputs(settings)
     volume = _volume_of(pet, settings, settings.cattle)
     keys = public_keys(settings)

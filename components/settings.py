@@ -266,6 +266,7 @@ class AgentSettings(_Settings):
 
     model_config = ConfigDict(alias_generator=_keys_with("agent"))
 
+    mode: Literal["bare-metal", "none"]
     source: Literal["git", "pypi"]
     version: Annotated[str, AfterValidator(_matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))]
     repository: Filled
@@ -319,7 +320,7 @@ class StackSettings(_Settings):
 
 @dataclass(frozen=True)
 class Settings:
-    """All of a stack's settings; ``pet`` or ``cattle`` and ``agent`` are set, as the role says."""
+    """All of a stack's settings; ``pet``, or ``cattle`` and (unless agentMode is none) ``agent``, as the role says."""
 
     stack: str
     role: Role
@@ -389,7 +390,7 @@ def load(
     shared = read(StackSettings)
     pet = read(PetSettings) if role is Role.PET else None
     cattle = read(CattleSettings) if role is Role.CATTLE else None
-    agent = read(AgentSettings) if role is Role.CATTLE else None
+    agent = read(AgentSettings) if role is Role.CATTLE and config.get("agentMode") != NO_AGENT else None
     if agent and cattle and cattle.mount_path != f"/home/{AGENT_USER}":
         faults.append(
             Fault("cattleMountPath", cattle.mount_path, f"must be the home of the agent's user, /home/{AGENT_USER}", "leave the key out")
@@ -411,6 +412,7 @@ def load(
 
 
 AGENT_USER = "hermes"
+NO_AGENT = "none"
 
 
 def _aliases(model: type[_Settings]) -> list[str]:

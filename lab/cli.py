@@ -52,6 +52,9 @@ def up(lab: Lab, *, containers: bool) -> None:
         began = time.time()
         process = _spawn(lab, containers=containers)
         ready = _wait_ready(lab, lambda: process.pid if process.poll() is None else None, since=began)
+        from lab.stacks import prepare_stacks  # noqa: PLC0415
+
+        prepare_stacks(lab)
         say(f"is up: {ready.endpoint}")
 
 

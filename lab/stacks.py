@@ -8,68 +8,70 @@ never meet, so one file serves both.
 
 from __future__ import annotations
 
+import ipaddress
 import os
-import secrets
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
+
+from lab.environment import environment
+from lab.instance import CHECKOUT, Lab, LabError
 
 PROJECT = "hermes-homelab"
 STACKS = ("pet", "cattle")
 CONFIG_FILE_VARIABLE = "PULUMI_OPTION_CONFIG_FILE"
+MODEL_KEY = "agentModelKey"
 DEADLINE = 60.0
+CATTLE_HOST = 105  # its number in the lab's network, below the DHCP range
 
 
-class StacksError(Exception):
-    """The CLI did not do what was asked; the text is its own."""
-
-
-def pulumi_environment(checkout: Path, state_dir: Path) -> dict[str, str]:
-    """What the CLI and its plugins need, apart from the address of the Proxmox. Makes the passphrase and the backend."""
-    backend = state_dir / "pulumi"
-    backend.mkdir(mode=0o700, parents=True, exist_ok=True)
-    passphrase = state_dir / "passphrase"
-    if not passphrase.exists():
-        handle = os.open(passphrase, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(24))
-    cache = checkout / ".cache"
-    return {
-        "PULUMI_HOME": str(cache / "pulumi-home"),
-        "PULUMI_BACKEND_URL": backend.as_uri(),
-        "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase),
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-        CONFIG_FILE_VARIABLE: str(state_dir / "Pulumi.lab.yaml"),
-        "PATH": os.pathsep.join([str(cache / "pulumi-cli" / "bin"), str(cache / "venv" / "bin"), os.environ.get("PATH", "")]),
+def stack_values(lab: Lab) -> dict[str, object]:
+    """The settings that a lab prescribes: its template, network, model and source."""
+    ready = lab.ready()
+    values: dict[str, object] = {
+        "node": ready.node,
+        "template": ready.template,
+        "agentModelUrl": ready.model_url,
+        "agentModel": ready.model,
+        "agentSource": "pypi",
+        "agentVersion": ready.source_version or "0.19.0",
     }
+    if ready.subnet is not None:
+        network = ipaddress.IPv4Network(ready.subnet)
+        values["cattleAddress"] = f"{network.network_address + CATTLE_HOST}/{network.prefixlen}"
+        values["cattleGateway"] = ready.gateway
+        values["cattleNameserver"] = ready.gateway
+    if ready.source_url is not None:
+        values["agentRepository"] = ready.source_url
+        values["agentTag"] = ready.source_tag
+        values["agentCommit"] = ready.source_commit
+    return values
 
 
-def prepare_stacks(
-    checkout: Path, state_dir: Path, values: Mapping[str, object], secret_values: Mapping[str, str]
-) -> Path:
-    """Make the stacks and their configuration file, or bring the file up to date; answers its path.
+def prepare_stacks(lab: Lab) -> None:
+    """Make the stacks and their configuration file, or bring the file up to date.
 
-    ``values`` are written by key, over what is there; keys that a person has set beside them stay.
-    ``secret_values`` are encrypted, and only written when the file does not have them yet.
+    The lab's own keys are written anew, others that a person has set stay. LabError when the CLI fails.
     """
-    environment = {**os.environ, **pulumi_environment(checkout, state_dir)}
-    file = Path(environment[CONFIG_FILE_VARIABLE])
-    content = yaml.safe_load(file.read_text()) if file.exists() else {}
-    content = content or {}
+    values = environment(lab)
+    env = {**os.environ, **values}
+    file = lab.stack_config_file
+    content: dict[str, Any] = (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
     if "encryptionsalt" not in content:
-        content["encryptionsalt"] = _make_stacks(environment)
-    config = {**(content.get("config") or {}), **{f"{PROJECT}:{key}": value for key, value in values.items()}}
-    missing = {key: value for key, value in secret_values.items() if f"{PROJECT}:{key}" not in config}
-    content["config"] = config
+        content["encryptionsalt"] = _make_stacks(env)
+    own = {f"{PROJECT}:{key}": value for key, value in stack_values(lab).items()}
+    content["config"] = {**(content.get("config") or {}), **own}
     making = file.with_suffix(".new")
-    making.write_text("# The lab's settings for both stacks. scripts/lab up writes its own keys anew.\n" + yaml.safe_dump(content, sort_keys=False))
+    head = "# The lab's settings for both stacks; scripts/lab up writes its own keys anew.\n"
+    making.write_text(head + yaml.safe_dump(content, sort_keys=False))
     making.replace(file)
-    for key, value in missing.items():
-        _pulumi(["config", "set", "--stack", "cattle", "--secret", key], checkout, environment, stdin=value)
-    return file
+    if f"{PROJECT}:{MODEL_KEY}" not in content["config"]:
+        key = lab.model_key_file.read_text().strip()
+        _pulumi(["config", "set", "--stack", "cattle", "--secret", MODEL_KEY], CHECKOUT, env, stdin=key)
 
 
 def _make_stacks(environment: Mapping[str, str]) -> str:
@@ -105,5 +107,5 @@ def _pulumi(argv: list[str], folder: Path, environment: Mapping[str, str], stdin
         check=False,
     )
     if done.returncode:
-        raise StacksError(f"pulumi {' '.join(argv)} failed:\n{done.stderr.strip() or done.stdout.strip()}")
+        raise LabError(f"pulumi {' '.join(argv)} failed:\n{done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

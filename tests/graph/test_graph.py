@@ -1,0 +1,201 @@
+"""What the two stacks declare: the rules of the facts that live in the graph itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pulumi
+import pytest
+import yaml
+
+from components.cattle import Cattle
+from components.pet import PetStorage
+from components.settings import Settings, load
+
+if TYPE_CHECKING:
+    from conftest import Declare, Graph
+
+DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())["config"]
+CANARY = "canary-5f1c"
+SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on the wire to the engine
+
+
+def settings(stack: str, **given: object) -> Settings:
+    config = {key: entry["default"] for key, entry in DECLARED.items()}
+    config |= {"agentModelUrl": "http://192.0.2.9/v1", "agentModel": "m", "agentSource": "pypi", "agentVersion": "0.19.0", **given}
+    return load(
+        stack=stack,
+        config={key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
+        in_clear=frozenset(),
+        environment={
+            "PROXMOX_VE_ENDPOINT": "https://192.0.2.1:8006",
+            "PROXMOX_VE_API_TOKEN": "u@pve!ci=00000000-1111-2222-3333-444444444444",
+            "HERMES_SSH_KEY_FILE": __file__,
+        },
+        known=frozenset(DECLARED),
+    )
+
+
+def pet(declare: Declare, **given: object) -> Graph:
+    def program() -> None:
+        read = settings("pet", **given)
+        assert read.pet is not None
+        PetStorage("pet", read, read.pet)
+
+    return declare(program)
+
+
+def cattle(declare: Declare, **given: object) -> Graph:
+    def program() -> None:
+        read = settings("cattle", **given)
+        assert read.cattle is not None
+        assert read.agent is not None
+        volume = {"volid": "local-lvm:vm-999-disk-1"}
+        Cattle("cattle", read, read.cattle, read.agent, owner=999, volume=volume, ssh_public_keys=["ssh-ed25519 AAAA"])
+
+    return declare(program)
+
+
+def test_the_pet_is_protected_three_times_over(declare: Declare) -> None:
+    """By Proxmox, by Pulumi's protect, and retained if it ever leaves the program."""
+    graph = pet(declare)
+    container = graph.resources["pet-container"]
+    assert container.inputs["protection"] is True
+    assert graph.options("pet-container").protect is True
+    assert graph.options("pet-container").retainOnDelete is True
+
+
+def test_the_pet_is_as_small_as_the_design_says(declare: Declare) -> None:
+    inputs = pet(declare).resources["pet-container"].inputs
+    assert inputs["vmId"] == 999
+    assert inputs["cpu"] == {"cores": 1}
+    assert inputs["memory"] == {"dedicated": 256, "swap": 0}
+    assert inputs["disk"] == {"datastoreId": "local-lvm", "size": 2}
+    assert inputs["unprivileged"] is True
+    assert inputs["started"] is False
+
+
+@pytest.mark.parametrize(("stack", "name"), [(pet, "pet-container"), (cattle, "cattle-container")])
+def test_no_container_declares_mounts_and_each_ignores_them_and_its_power(
+    declare: Declare, stack: Any, name: str
+) -> None:
+    """mount_points is force-new as a whole; started would stop what we started (facts pulumi, "The container resource")."""
+    graph = stack(declare)
+    assert "mountPoints" not in graph.resources[name].inputs
+    assert graph.resources[name].inputs["started"] is False
+    assert {"mountPoints", "started"} <= set(graph.options(name).ignoreChanges)
+
+
+def test_each_volume_is_a_resource_of_its_own_and_the_guard_depends_on_all(declare: Declare) -> None:
+    volumes = [
+        {"name": "one", "storage": "local-lvm", "size": 1, "path": "/mnt/one"},
+        {"name": "two", "storage": "local-lvm", "size": 2, "path": "/mnt/two"},
+    ]
+    graph = pet(declare, petVolumes=volumes)
+    assert {"pet-volume-one", "pet-volume-two"} <= set(graph.resources)
+    for name in ("pet-volume-one", "pet-volume-two"):
+        # Out of the list, it is kept where it is; protect would make that an error.
+        assert graph.options(name).retainOnDelete is True
+        assert graph.options(name).protect is not True
+    guard = graph.options("pet-is-never-destroyed")
+    assert guard.protect is True
+    depended = {urn.rsplit("::", 1)[1] for urn in guard.dependencies}
+    assert {"pet-container", "pet-volume-one", "pet-volume-two"} <= depended
+
+
+def test_the_pet_runs_only_when_asked(declare: Declare) -> None:
+    assert "pet-power" not in pet(declare).resources
+    assert pet(declare, petStarted=True).resources["pet-power"].inputs["running"] is True
+
+
+def test_the_cattle_has_nesting_and_no_other_feature(declare: Declare) -> None:
+    """Any other feature key is refused for every token (facts proxmox 2.2)."""
+    assert cattle(declare).resources["cattle-container"].inputs["features"] == {"nesting": True}
+
+
+def test_the_pet_has_no_features(declare: Declare) -> None:
+    assert "features" not in pet(declare).resources["pet-container"].inputs
+
+
+def test_the_cattle_is_deleted_before_it_is_made_again(declare: Declare) -> None:
+    """Its VMID exists once (field reports B15)."""
+    assert cattle(declare).options("cattle-container").deleteBeforeReplace is True
+
+
+def test_the_attachment_and_all_phases_are_replaced_with_the_container(declare: Declare) -> None:
+    graph = cattle(declare)
+    names = ["cattle-volume", "cattle-ssh", "cattle-agent-baseline", "cattle-agent-agent", "cattle-agent-configure", "cattle-agent-verify"]
+    for name in names:
+        replaced_with = [urn.rsplit("::", 1)[1] for urn in graph.options(name).replace_with]
+        assert replaced_with == ["cattle-container"], name
+
+
+def test_the_volume_is_attached_as_it_was_exported(declare: Declare) -> None:
+    inputs = cattle(declare).resources["cattle-volume"].inputs
+    assert (inputs["volid"], inputs["owner"], inputs["path"], inputs["slot"]) == (
+        "local-lvm:vm-999-disk-1",
+        999,
+        "/home/hermes",
+        "mp0",
+    )
+
+
+def test_the_verification_holds_the_server_to_its_key_and_uses_no_environment(declare: Declare) -> None:
+    """Without host_key the server's key is not checked at all (facts pulumi, "Remote commands")."""
+    command = cattle(declare).resources["cattle-agent-verify"].inputs
+    # The private key in it makes the connection a secret as a whole.
+    assert set(command["connection"]) == {SECRET_SIGNATURE, "value"}
+    assert command["connection"]["value"]["hostKey"] == "ssh-ed25519 AAAA"
+    assert "environment" not in command
+    assert command["addPreviousOutputInEnv"] is False
+
+
+def test_what_the_environment_says_is_not_stored(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a rotated token works for destroy without an up before it (field reports E5)."""
+    monkeypatch.setenv("PROXMOX_VE_ENDPOINT", "https://192.0.2.1:8006")
+    monkeypatch.setenv("PROXMOX_VE_API_TOKEN", "u@pve!ci=00000000-1111-2222-3333-444444444444")
+    provider = pet(declare).resources["proxmox"].inputs
+    assert "apiToken" not in provider
+    assert "endpoint" not in provider
+
+
+def test_secrets_reach_the_engine_as_secrets_only(declare: Declare) -> None:
+    """Whatever carries the model's key or the SSH key is marked secret, and nothing shown has it."""
+    graph = cattle(declare, agentModelKey=CANARY)
+    for resource in graph.resources.values():
+        shown = {key: value for key, value in resource.inputs.items() if key not in ("inputs", "connection", "__provider")}
+        assert CANARY not in json.dumps(shown, default=str), resource.name
+    wire = graph.options("cattle-agent-configure").object["inputs"]
+    assert SECRET_SIGNATURE in wire
+
+
+def test_a_changed_model_changes_configure_and_verify_only(declare: Declare) -> None:
+    def digests(graph: Graph) -> dict[str, Any]:
+        return {name: graph.resources[f"cattle-agent-{name}"].inputs.get("digest") for name in ("baseline", "agent", "configure")} | {
+            "verify": graph.resources["cattle-agent-verify"].inputs["create"]
+        }
+
+    before, after = digests(cattle(declare)), digests(cattle(declare, agentModel="other"))
+    assert {name for name in before if before[name] != after[name]} == {"configure", "verify"}
+
+
+def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
+    seen: dict[str, Any] = {}
+
+    def program() -> None:
+        read = settings("cattle")
+        assert read.cattle is not None
+        assert read.agent is not None
+        made = Cattle("c", read, read.cattle, read.agent, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"])
+        seen.update(made.exports)
+        pulumi.Output.all(**made.exports).apply(seen.update)
+
+    declare(program)
+    assert {
+        "vmid", "node", "hostname", "address", "sshHostKey", "sshHostKeyFingerprint", "ssh", "dashboard", "api",
+        "agentVersion", "agentMode", "volume", "seconds",
+    } == set(seen)  # fmt: skip
+    assert seen["agentVersion"] == "0.19.0"
+    assert set(seen["seconds"]) == {"attach", "ssh", "baseline", "agent", "configure", "verify"}
