@@ -24,7 +24,7 @@ import requests
 from proxmoxer.backends.https import Backend, JsonSerializer
 from proxmoxer.core import ProxmoxResource, ResourceException
 from requests.adapters import HTTPAdapter
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 from urllib3.exceptions import HTTPError
 
 from proxmox.connection import Connection
@@ -375,7 +375,7 @@ class Proxmox:
         retrying = Retrying(
             retry=retry_if_exception_type(_RetryError),
             stop=self._too_late,
-            wait=wait_exponential_jitter(self.timings.first_poll, self.timings.poll, jitter=self.timings.first_poll),
+            wait=wait_exponential(self.timings.first_poll, self.timings.poll) + wait_random(0, self.timings.first_poll),
             sleep=self._sleep,
             reraise=True,
         )

@@ -73,18 +73,18 @@ def ready(lab: Lab) -> Ready:
 
 
 def test_the_shell_gets_what_the_daemon_said(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_DIR", "/etc/ssl/certs:/more")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     lab.say_ready(ready(lab))
     lab.token_file.write_text("pulumi@pve!lab=1234\n")
     values = environment(lab)
     assert values["PROXMOX_VE_ENDPOINT"] == "https://127.0.0.1:8006/"
     assert values["PROXMOX_VE_API_TOKEN"] == "pulumi@pve!lab=1234"
-    assert values["SSL_CERT_DIR"] == f"/etc/ssl/certs:/more:{lab.state_dir}/ca"
+    assert values["PATH"].endswith(":/usr/bin:/bin")
     assert "HERMES_LAB_GATEWAY" not in values
     assert lab.last_port() == 8006
     # A shell that already points at the lab does not collect it twice.
-    monkeypatch.setenv("SSL_CERT_DIR", values["SSL_CERT_DIR"])
-    assert environment(lab)["SSL_CERT_DIR"] == values["SSL_CERT_DIR"]
+    monkeypatch.setenv("PATH", values["PATH"])
+    assert environment(lab)["PATH"] == values["PATH"]
 
 
 def test_export_lines_survive_a_real_shell() -> None:

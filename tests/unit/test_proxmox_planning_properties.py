@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from proxmox_model import Guest, Model
 
@@ -26,8 +26,12 @@ from proxmox.planning import (
     plan_volume,
 )
 
+# No deadline and no health check: how fast the machine is says nothing about a law.
+LAW = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 VMIDS = (999, 105, 106)
 VOLUMES = tuple(f"local-lvm:vm-{vmid}-disk-{number}" for vmid in VMIDS for number in (1, 2))
+TO_ATTACH = (*VOLUMES[:2], *VOLUMES[:3])
+"""Mostly the pet's."""
 PATHS = ("/data", "/home/hermes", "/volumes/a", "/volumes/b")
 SLOTS = ("mp0", "mp1", "mp2")
 
@@ -87,6 +91,7 @@ def live_writers(state: Model, volid: str) -> list[int]:
     ]
 
 
+@LAW
 @given(models(), st.sampled_from(PATHS), st.sampled_from([4.0, 8.0, 9.0]), st.sampled_from([None, *VOLUMES]))
 def test_a_volume_plan_converges_frees_nothing_and_formats_only_what_it_makes(
     state: Model, path: str, size: float, volid: str | None
@@ -110,9 +115,10 @@ def test_a_volume_plan_converges_frees_nothing_and_formats_only_what_it_makes(
     assert recorded.steps == ()
 
 
+@LAW
 @given(
     models(),
-    st.sampled_from(VOLUMES),
+    st.sampled_from(TO_ATTACH),
     st.sampled_from(PATHS),
     st.booleans(),
     st.booleans(),
@@ -140,6 +146,7 @@ def test_an_attach_plan_converges_frees_nothing_and_leaves_one_writer(  # noqa: 
     assert state.guests[105].running is start
 
 
+@LAW
 @given(models(), st.sampled_from(VOLUMES), st.sampled_from(SLOTS))
 def test_a_detach_plan_converges_and_keeps_every_volume(state: Model, volid: str, slot: str) -> None:
     before = dict(state.volumes)
@@ -155,6 +162,7 @@ def test_a_detach_plan_converges_and_keeps_every_volume(state: Model, volid: str
     assert volid not in state.guests[105].config.get(slot, "")
 
 
+@LAW
 @given(models(), st.sampled_from(VOLUMES), st.sampled_from(SLOTS), st.sampled_from(PATHS))
 def test_no_plan_but_a_removal_contains_a_step_that_frees(state: Model, volid: str, slot: str, path: str) -> None:
     plans: list[tuple[Step, ...]] = []
@@ -174,6 +182,7 @@ def test_no_plan_but_a_removal_contains_a_step_that_frees(state: Model, volid: s
 # Cut off at any change, the next run ends where the first would have ended.
 
 
+@LAW
 @given(models(), st.sampled_from(PATHS), st.sampled_from([None, *VOLUMES]), st.integers(0, 5))
 def test_a_volume_plan_that_was_cut_off_is_finished_by_the_next(
     state: Model, path: str, volid: str | None, cut: int
@@ -191,7 +200,8 @@ def test_a_volume_plan_that_was_cut_off_is_finished_by_the_next(
     assert state.guests[999].config["protection"] == "1"
 
 
-@given(models(), st.sampled_from(VOLUMES), st.sampled_from([None, *VOLUMES[:2]]), st.booleans(), st.integers(0, 7))
+@LAW
+@given(models(), st.sampled_from(TO_ATTACH), st.sampled_from([None, *VOLUMES[:2]]), st.booleans(), st.integers(0, 7))
 def test_an_attach_plan_that_was_cut_off_is_finished_by_the_next(
     state: Model, volid: str, previous: str | None, takeover: bool, cut: int
 ) -> None:
@@ -213,6 +223,7 @@ def test_an_attach_plan_that_was_cut_off_is_finished_by_the_next(
         assert previous not in [value for key, value in state.guests[105].config.items() if key.startswith("unused")]
 
 
+@LAW
 @given(models(), st.sampled_from(VOLUMES), st.sampled_from(SLOTS), st.integers(0, 3))
 def test_a_detach_plan_that_was_cut_off_is_finished_by_the_next(state: Model, volid: str, slot: str, cut: int) -> None:
     wish = DetachWish(105, volid, slot)

@@ -26,7 +26,9 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def read(stack: str, *, in_clear: frozenset[str] = frozenset(), environment: dict[str, str] | None = None, **given: object) -> Settings:
+def read(
+    stack: str, *, in_clear: frozenset[str] = frozenset(), environment: dict[str, str] | None = None, **given: object
+) -> Settings:
     config = {key: as_text(entry["default"]) for key, entry in DECLARED.items()}
     config |= {key: as_text(value) for key, value in given.items()}
     return load(
@@ -53,7 +55,14 @@ def test_every_key_of_the_project_has_type_default_and_description() -> None:
 def test_the_defaults_are_the_design_s_pet() -> None:
     pet = read("pet").pet
     assert pet is not None
-    assert (pet.vmid, pet.hostname, pet.cores, pet.memory, pet.disk, pet.started) == (999, "pet-storage", 1, 256, 2, False)
+    assert (pet.vmid, pet.hostname, pet.cores, pet.memory, pet.disk, pet.started) == (
+        999,
+        "pet-storage",
+        1,
+        256,
+        2,
+        False,
+    )
 
 
 def test_the_defaults_are_the_design_s_cattle() -> None:
@@ -149,7 +158,9 @@ def test_volumes_must_differ(same: str) -> None:
 
 def test_all_faults_are_told_at_once() -> None:
     found = faults("cattle", environment={}, cattleVmid=1, cattleGateway="x", agentModel="", cattleVmdi="7")
-    assert {"cattleVmid", "cattleGateway", "agentModel", "agentModelUrl", "cattleVmdi", "endpoint", "apiToken"} == set(found)
+    assert {"cattleVmid", "cattleGateway", "agentModel", "agentModelUrl", "cattleVmdi", "endpoint", "apiToken"} == set(
+        found
+    )
 
 
 def test_a_misspelt_key_is_told_with_the_near_one() -> None:
