@@ -13,16 +13,12 @@ def environment(lab: Lab) -> dict[str, str]:
     ready = lab.ready()
     tools = [str(CACHE / "venv" / "bin"), str(CACHE / "pulumi-cli" / "bin")]
     path = [entry for entry in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if entry not in tools]
-    trust = (os.environ.get("SSL_CERT_DIR") or "/etc/ssl/certs").split(":")
-    own_ca = ready.ca_file.rpartition("/")[0]
     values = {
         # The names that the Proxmox provider reads.
         "PROXMOX_VE_ENDPOINT": ready.endpoint,
         "PROXMOX_VE_API_TOKEN": lab.token_file.read_text().strip(),
         "PROXMOX_VE_CA_FILE": ready.ca_file,
         "PROXMOX_VE_NODE": ready.node,
-        # The provider plugin is a Go program: it trusts all files in these folders. The last holds the lab's CA alone.
-        "SSL_CERT_DIR": ":".join([*(folder for folder in trust if folder != own_ca), own_ca]),
         "PULUMI_HOME": str(CACHE / "pulumi-home"),
         "PULUMI_BACKEND_URL": lab.pulumi_state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(lab.passphrase_file),

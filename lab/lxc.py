@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lab.idmap import in_user_namespace
+from lab.idmap import HOST_BASE, in_user_namespace
 from lab.lxc_config import (
     HostTraits,
     lxc_config,
@@ -89,7 +90,13 @@ class LxcRuntime:
         loops = _loops_of(image)
         for loop in loops:
             _run(["losetup", "--set-capacity", loop])
-        if mounted or loops:
+        if mounted:
+            log("Failed to update the container's filesystem: it is mounted by another container")
+            return
+        if loops:
+            # Grows online.
+            for line in _run(["resize2fs", loops[0]]).stdout.decode().splitlines():
+                log(line)
             return
         # resize2fs wants a file system that was checked after its last mount.
         check = _run(["e2fsck", "-f", "-y", str(image)], good=(0, 1, 2))
@@ -245,10 +252,9 @@ class LxcRuntime:
             self._release(guest_dir)
             return True
         seconds = str(max(1, round(timeout)))
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._lxc(spec, "lxc-stop", "--nokill", "--timeout", seconds, deadline=timeout + 10)
+        done = self._lxc(spec, "lxc-stop", "--nokill", "--timeout", seconds, deadline=timeout + 30)
         # The control socket goes last, after the post-stop hook.
-        if not self._wait_gone(guest_dir, 3.0):
+        if done.returncode or not self._wait_gone(guest_dir, 10.0):
             return False
         self._release(guest_dir)
         return True
@@ -332,8 +338,24 @@ class LxcRuntime:
         return Completed(done.returncode, done.stdout, done.stderr)
 
     def hot_mount(self, spec: GuestSpec, mount: Mount, log: Log) -> None:
-        del spec, mount, log
-        raise RuntimeFault("the lab's real containers do not hot-mount yet: stop the container first")
+        pid = self._init_pid(spec)
+        if pid is None:
+            raise RuntimeFault(f"container {spec.vmid} does not run")
+        guest_dir = self.place.guest_dir(spec.node, spec.vmid)
+        # The scripts of the next start have to know the mount too.
+        self._prepare_folder(spec, guest_dir)
+        self._mount(guest_dir)
+        source = mount.host_folder or mount_point(guest_dir, mount)
+        mode = "ro" if mount.read_only else "rw"
+        module = [sys.executable, "-m", "lab.hotmount", str(pid), str(source), mount.path, mode, str(HOST_BASE)]
+        environment = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent), "PATH": os.environ.get("PATH", "")}
+        done = subprocess.run(module, capture_output=True, timeout=COMMAND_DEADLINE, check=False, env=environment)
+        if done.returncode:
+            text = done.stderr.decode(errors="replace").strip()
+            if mount.image is not None:
+                _try(["umount", str(source)])
+            raise RuntimeFault(text.splitlines()[-1] if text else "the mount was refused")
+        log(f"mounted {mount.key} at {mount.path}")
 
     # Helpers
 
