@@ -14,12 +14,12 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.errors import ApiError, denied, die
+from lab.errors import denied
 
 ROOT = "root@pam"
 Privileges = dict[str, int]
@@ -434,15 +434,3 @@ def _ancestors(path: str) -> Iterable[str]:
     parts = [part for part in path.split("/") if part]
     for count in range(1, len(parts) + 1):
         yield "/" + "/".join(parts[:count])
-
-
-def check_role_privileges(privileges: Iterable[str]) -> None:
-    """A release rejects a privilege that it does not know (facts proxmox 14)."""
-    for privilege in privileges:
-        if privilege not in PRIVILEGES:
-            raise ApiError(400, "Parameter verification failed.", {"privs": f"invalid privilege '{privilege}'\n"})
-
-
-def require(mapping: Mapping[str, object], key: str, text: str) -> None:
-    if key not in mapping:
-        raise die(text)

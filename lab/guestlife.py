@@ -273,7 +273,7 @@ def stop(cluster: Cluster, who: Identity, node: str, vmid: int, *, overrule_shut
             check_config_lock(config, tolerate=("mounted",))
             if not cluster.is_running(node, vmid):
                 raise die(f"CT {vmid} not running")
-            _kill(cluster, node, vmid, config, task)
+            kill(cluster, node, vmid, config, task)
 
     return cluster.start_task(node, "vzstop", vmid, who, worker)
 
@@ -285,7 +285,9 @@ def _abort_shutdowns(cluster: Cluster, vmid: int) -> None:
             task.done.wait(cluster.config.lock_timeout)
 
 
-def _kill(cluster: Cluster, node: str, vmid: int, config: GuestConfig, task: Task) -> None:
+def kill(cluster: Cluster, node: str, vmid: int, config: GuestConfig, task: Task) -> None:
+    """End a guest at once; the caller holds the lock."""
+
     cluster.runtime.kill(cluster.spec(node, vmid, config))
     _stopped(cluster, node, vmid, task)
 
@@ -365,7 +367,7 @@ def destroy(cluster: Cluster, who: Identity, node: str, vmid: int, *, force: boo
             config = check()
             if cluster.is_running(node, vmid):
                 task.line(f"forced to stop CT {vmid} before destroying!")
-                _kill(cluster, node, vmid, config, task)
+                kill(cluster, node, vmid, config, task)
                 config = cluster.load(node, vmid)
             destroy_guest(cluster, node, vmid, config, task)
             if unreferenced:
@@ -378,13 +380,18 @@ def destroy(cluster: Cluster, who: Identity, node: str, vmid: int, *, force: boo
 
 def destroy_guest(cluster: Cluster, node: str, vmid: int, config: GuestConfig, task: Task) -> None:
     """Free the own volumes and leave a file that holds only ``lock: destroyed``."""
+    free_volumes(cluster, node, vmid, config, task)
+    cluster.store(node, vmid, GuestConfig(Section({"lock": "destroyed"})))
+
+
+def free_volumes(cluster: Cluster, node: str, vmid: int, config: GuestConfig, task: Task) -> None:
+    """rootfs, mount points, unused entries, then the same of the pending section: the own ones go (facts 5)."""
     for section in (config.main.options, config.pending.options):
         volumes = [mount["volume"] for _, mount in mount_points(section)]
         volumes += [section[key] for key in guestconfig.volume_slots(section) if is_unused(key)]
         for volid in volumes:
             if mount_type(volid) == "volume" and not NEW_DISK.fullmatch(volid):
                 guestconfig.free_if_own(cluster, node, vmid, volid, task.line)
-    cluster.store(node, vmid, GuestConfig(Section({"lock": "destroyed"})))
 
 
 def _free_unreferenced(cluster: Cluster, node: str, vmid: int, task: Task) -> None:

@@ -44,6 +44,7 @@ class Call:
 
 
 Handler = Callable[[Call], object]
+"""Returns what becomes ``data``; None is null."""
 Check = Callable[[Call], None]
 
 

@@ -233,6 +233,10 @@ class Volumes:
         """Free a volume and, on LVM-thin, its snapshots; a missing one is no error there (facts proxmox 5)."""
         volume = self.parse(volid)
         path = self.path(node, volume)
+        if volume.content != "images":
+            path.unlink(missing_ok=True)
+            shutil.rmtree(path.with_name(f".{path.name}.images"), ignore_errors=True)
+            return
         if path.exists():
             self._runtime.remove_volume(path)
             log(f'  Logical volume "{volume.name}" successfully removed.')
@@ -265,6 +269,19 @@ class Volumes:
             source.rename(target)
         return renamed.volid
 
+    def make_base(self, node: str, volid: str) -> str:
+        """``vm-105-disk-0`` becomes ``base-105-disk-0``, the form that templates have."""
+        volume = self.parse(volid)
+        source = self.find(node, volid)
+        if volume.name.startswith("base-") or "/base-" in volume.name:
+            return volid
+        if not re.search(r"(?:^|/)vm-", volume.name):
+            raise die(f"volume '{volid}' has a name that no template can have")
+        name = re.sub(r"(^|/)vm-", r"\1base-", volume.name, count=1)
+        renamed = self.parse(f"{volume.storage.name}:{name}")
+        source.rename(self.path(node, renamed))
+        return renamed.volid
+
     def copy(self, node: str, volid: str, storage_name: str, vmid: int) -> str:
         """A full copy as a new volume of ``vmid`` on ``storage_name``."""
         source = self.find(node, volid)
@@ -279,6 +296,14 @@ class Volumes:
         self._runtime.copy_volume(source, target)
         _stamp(target)
         return volume.volid
+
+    def import_image(self, node: str, storage_name: str, vmid: int, image: Path, *, size: int, log: Log) -> str:
+        """A new volume of ``vmid`` with the content of a backup's image; at least ``size`` bytes."""
+        volid = self.allocate(node, storage_name, vmid, max(size, image.stat().st_size), log, root_owner=None)
+        target = self.path(node, self.parse(volid))
+        self._runtime.copy_volume(image, target)
+        _stamp(target)
+        return volid
 
     # --- snapshots of volumes ---
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lab.api import access, cluster, guests, nodes, storage
+from lab.api import access, cluster, guests, nodes, pools, storage, users
 from lab.routing import Router
 
 
 def build_router() -> Router:
     """A router with every modelled method. What is not in it answers 501."""
     router = Router()
-    for module in (access, cluster, guests, nodes, storage):
+    for module in (access, cluster, guests, nodes, pools, storage, users):
         module.register(router)
     return router

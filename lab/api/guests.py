@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from lab import guestconfig, guestlife
+from lab import backup, guestconfig, guestcopy, guestlife, guestsnapshot
 from lab.api.shapes import guest_status, json_options
 from lab.cluster import check_config_lock, check_digest
 from lab.errors import ApiError, bad_param, die
 from lab.rights import CONFIG_PRIVILEGES, check_deletions, check_options
 from lab.routing import Call, Router, anybody, guest, in_method
-from lab.schema import GUEST_OPTIONS, Prop, config_id_list, split_list, storage_id, vmid
+from lab.schema import (
+    GUEST_OPTIONS,
+    MAX_MOUNT_POINTS,
+    Prop,
+    config_id,
+    config_id_list,
+    dns_name,
+    node_name,
+    split_list,
+    storage_id,
+    vmid,
+)
 
 DIGEST = Prop(max_length=64)
 
@@ -33,6 +44,32 @@ UPDATE: dict[str, Prop] = {
     "delete": Prop(format=config_id_list),
     "revert": Prop(format=config_id_list),
     "digest": DIGEST,
+}
+_SLOTS = (
+    "rootfs",
+    *(f"mp{n}" for n in range(MAX_MOUNT_POINTS)),
+    *(f"unused{n}" for n in range(MAX_MOUNT_POINTS)),
+)
+MOVE: dict[str, Prop] = {
+    "volume": Prop(required=True, enum=_SLOTS),
+    "storage": Prop(format=storage_id),
+    "delete": Prop("boolean"),
+    "digest": DIGEST,
+    "bwlimit": Prop("number", minimum=0),
+    "target-vmid": Prop("integer", format=vmid),
+    "target-volume": Prop(enum=_SLOTS),
+    "target-digest": DIGEST,
+}
+CLONE: dict[str, Prop] = {
+    "newid": Prop("integer", required=True, format=vmid),
+    "hostname": Prop(format=dns_name),
+    "description": Prop(),
+    "pool": Prop(),
+    "snapname": Prop(max_length=40),
+    "storage": Prop(format=storage_id),
+    "full": Prop("boolean"),
+    "target": Prop(format=node_name),
+    "bwlimit": Prop("number", minimum=0),
 }
 _NOT_OPTIONS = ("node", "vmid", "digest", "delete", "revert")
 
@@ -77,6 +114,21 @@ def register(router: Router) -> None:
     router.add(
         "POST", one + "/status/reboot", check=guest("VM.PowerMgmt"), params={"timeout": Prop("integer", minimum=0)}
     )(reboot)
+    register_snapshots(router, one)
+    router.add("POST", one + "/template", check=guest("VM.Allocate"))(template)
+    router.add("POST", one + "/move_volume", check=guest("VM.Config.Disk"), params=MOVE)(move_volume)
+    router.add("POST", one + "/clone", check=guest("VM.Clone"), params=CLONE)(clone)
+    router.add(
+        "POST",
+        one + "/migrate",
+        check=guest("VM.Migrate"),
+        params={
+            "target": Prop(required=True, format=node_name),
+            "restart": Prop("boolean"),
+            "online": Prop("boolean"),
+            "timeout": Prop("integer"),
+        },
+    )(migrate)
     router.add(
         "PUT",
         one + "/resize",
@@ -87,6 +139,29 @@ def register(router: Router) -> None:
             "digest": DIGEST,
         },
     )(resize)
+
+
+def register_snapshots(router: Router, one: str) -> None:
+    name = {"snapname": Prop(required=True, format=config_id, max_length=40)}
+    both = ("VM.Snapshot", "VM.Snapshot.Rollback")
+    router.add("GET", one + "/snapshot", check=guest("VM.Audit"))(snapshots)
+    router.add("POST", one + "/snapshot", check=guest("VM.Snapshot"), params={**name, "description": Prop()})(
+        snapshot_create
+    )
+    router.add("DELETE", one + "/snapshot/{snapname}", check=guest("VM.Snapshot"), params={"force": Prop("boolean")})(
+        snapshot_delete
+    )
+    router.add(
+        "POST",
+        one + "/snapshot/{snapname}/rollback",
+        check=guest(*both, any_of=True),
+        params={"start": Prop("boolean")},
+    )(snapshot_rollback)
+    router.add(
+        "GET",
+        one + "/snapshot/{snapname}/config",
+        check=guest("VM.Snapshot", "VM.Snapshot.Rollback", "VM.Audit", any_of=True),
+    )(snapshot_config)
 
 
 def listing(call: Call) -> object:
@@ -100,10 +175,20 @@ def listing(call: Call) -> object:
 
 
 def create(call: Call) -> object:
-    for name in ("restore", "unique", "force", "bwlimit", "ignore-unpack-errors"):
+    """From a template, or with ``restore`` from a backup."""
+    params = call.without_path("node")
+    if call.flag("restore"):
+        for name in sorted(
+            set(params) - {"vmid", "ostemplate", "restore", "force", "storage", "start", "unprivileged"}
+        ):
+            raise ApiError(501, f"parameter '{name}' of restore is not modelled by this lab")
+        return backup.restore(call.cluster, call.who, call.node, params)
+    for name in ("unique", "bwlimit", "ignore-unpack-errors"):
         if call.get(name) not in (None, "0"):
             raise ApiError(501, f"parameter '{name}' of create is not modelled by this lab")
-    return guestlife.create(call.cluster, call.who, call.node, call.without_path("node"))
+    if call.flag("force"):
+        raise bad_param("force", "missing property - 'restore' requires this property")
+    return guestlife.create(call.cluster, call.who, call.node, params)
 
 
 def destroy(call: Call) -> object:
@@ -244,3 +329,51 @@ def reboot(call: Call) -> object:
 
 def resize(call: Call) -> object:
     return guestlife.resize(call.cluster, call.who, call.node, call.vmid, call.params)
+
+
+def snapshots(call: Call) -> object:
+    loaded = call.cluster.load(call.node, call.vmid)
+    return guestsnapshot.listing(loaded, running=call.cluster.is_running(call.node, call.vmid))
+
+
+def snapshot_create(call: Call) -> object:
+    name, text = call.params["snapname"], call.get("description")
+    return guestsnapshot.create(call.cluster, call.who, call.node, call.vmid, name=name, description=text)
+
+
+def snapshot_delete(call: Call) -> object:
+    name = call.params["snapname"]
+    return guestsnapshot.delete(call.cluster, call.who, call.node, call.vmid, name, force=call.flag("force"))
+
+
+def snapshot_rollback(call: Call) -> object:
+    name = call.params["snapname"]
+    return guestsnapshot.rollback(call.cluster, call.who, call.node, call.vmid, name, start=call.flag("start"))
+
+
+def snapshot_config(call: Call) -> object:
+    loaded = call.cluster.load(call.node, call.vmid)
+    name = call.params["snapname"]
+    if name not in loaded.snapshots:
+        raise die(f"snapshot '{name}' does not exist")
+    return json_options(loaded.snapshots[name].options)
+
+
+def template(call: Call) -> object:
+    guestcopy.make_template(call.cluster, call.node, call.vmid)
+    return None
+
+
+def move_volume(call: Call) -> object:
+    return guestcopy.move_volume(call.cluster, call.who, call.node, call.vmid, call.params)
+
+
+def clone(call: Call) -> object:
+    target = call.get("target")
+    if target is not None and target != call.node:
+        raise ApiError(501, "clone to another node is not modelled by this lab")
+    return guestcopy.clone(call.cluster, call.who, call.node, call.vmid, call.params)
+
+
+def migrate(call: Call) -> object:
+    return guestcopy.migrate(call.cluster, call.who, call.node, call.vmid, call.params)

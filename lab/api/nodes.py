@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 
+from lab import backup
 from lab.routing import Call, Router, anybody, in_method, on_path
-from lab.schema import Prop
+from lab.schema import Prop, storage_id, vmid
 from lab.tasks import Upid, check_own_task, parse_upid
 
 _STARTED = time.time()
@@ -35,6 +36,17 @@ def register(router: Router) -> None:
             "errors": Prop("boolean"),
         },
     )(tasks)
+    router.add(
+        "POST",
+        "/nodes/{node}/vzdump",
+        check=in_method,
+        params={
+            "vmid": Prop("integer", required=True, format=vmid),
+            "storage": Prop(format=storage_id),
+            "mode": Prop(enum=("snapshot", "suspend", "stop")),
+            "compress": Prop(enum=("0", "1", "gzip", "lzo", "zstd")),
+        },
+    )(vzdump)
     router.add("GET", "/nodes/{node}/tasks/{upid}/status", check=in_method)(task_status)
     router.add(
         "GET",
@@ -160,3 +172,7 @@ def task_abort(call: Call) -> object:
         call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Modify"])
     call.cluster.tasks.abort(upid)
     return None
+
+
+def vzdump(call: Call) -> object:
+    return backup.backup(call.cluster, call.who, call.node, call.params)
