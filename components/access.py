@@ -90,7 +90,7 @@ class _AccessProvider(Provider):
 
 
 class Access(Resource, module="guest", name="Access"):
-    """``address``, ``host_key`` (one line, as in known_hosts without the name), ``fingerprint`` (SHA256:...), ``seconds``."""
+    """``host_key`` is one line, as in known_hosts without the name; ``fingerprint`` begins with SHA256:."""
 
     address: pulumi.Output[str]
     host_key: pulumi.Output[str]
@@ -122,5 +122,3 @@ class Access(Resource, module="guest", name="Access"):
             "seconds": None,
         }
         super().__init__(_AccessProvider(), resource_name, props, opts)
-
-

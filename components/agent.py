@@ -14,8 +14,17 @@ from pydantic import BaseModel, SecretStr
 from components.access import Access
 from components.phase import Phase, PhaseName
 from components.settings import AgentSettings, CattleSettings
-from provisioning.models import LOOPBACK, AgentInputs, ApiServer, BaselineInputs, ConfigureInputs, Dashboard, ModelEndpoint, VerifyInputs
-from provisioning.phases import render_verify
+from provisioning.models import (
+    LOOPBACK,
+    AgentInputs,
+    ApiServer,
+    BaselineInputs,
+    ConfigureInputs,
+    Dashboard,
+    ModelEndpoint,
+    VerifyInputs,
+)
+from provisioning.phases import VerifyCommand, render_verify
 
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 VERIFY_DIAL_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
@@ -108,7 +117,14 @@ class HermesAgent(pulumi.ComponentResource):
             install.results.apply(lambda results: configure_inputs(cattle, agent, results["directory"])),
             install,
         )
-        verify = self._verify(name, cattle, agent, access, private_key_file, configure, replace_with)
+        verify = self._verify(
+            name,
+            probe=render_verify(verify_inputs(agent, configure_inputs(cattle, agent))),
+            access=access,
+            private_key_file=private_key_file,
+            configure=configure,
+            replace_with=replace_with,
+        )
         report: pulumi.Output[Mapping[str, Any]] = verify.stdout.apply(json.loads)
         self.version = report.apply(lambda found: found["version"])
         self.seconds = {
@@ -122,8 +138,8 @@ class HermesAgent(pulumi.ComponentResource):
     def _verify(
         self,
         name: str,
-        cattle: CattleSettings,
-        agent: AgentSettings,
+        *,
+        probe: VerifyCommand,
         access: Access,
         private_key_file: Path,
         configure: Phase,
@@ -134,7 +150,6 @@ class HermesAgent(pulumi.ComponentResource):
         There is nothing secret in the command or its input. The key is pinned; the environment is not used, as
         sshd refuses it (field reports F2). A changed configuration changes the command, and so runs it again.
         """
-        probe = render_verify(verify_inputs(agent, configure_inputs(cattle, agent)))
         return command.remote.Command(
             f"{name}-verify",
             connection=command.remote.ConnectionArgs(

@@ -56,7 +56,9 @@ class _AttachmentProvider(Provider):
         return CheckResult(news, [])
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, "volid", "path", "owner", "running"), changed(olds, news, "vmid", "node", "slot"))
+        return diff_of(
+            changed(olds, news, "volid", "path", "owner", "running"), changed(olds, news, "vmid", "node", "slot")
+        )
 
     def create(self, props: Props) -> CreateResult:
         with stopwatch() as elapsed, self.proxmox() as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest its
 
 
 class Cattle(pulumi.ComponentResource):
-    """Container, attachment, and unless ``agent`` is None, SSH access and the agent. ``exports`` are the stack's outputs."""
+    """Container, attachment and, unless ``agent`` is None, SSH access and the agent. ``exports``: the outputs."""
 
     exports: dict[str, pulumi.Input[Any]]
 
@@ -87,12 +88,15 @@ class Cattle(pulumi.ComponentResource):
             "seconds": {"attach": attachment.seconds},
         }
         if agent is not None:
-            self.exports |= self._agent(name, settings, cattle, agent, guest, attachment)
+            self.exports |= self._agent(
+                name, settings=settings, cattle=cattle, agent=agent, guest=guest, attachment=attachment
+            )
         self.register_outputs(self.exports)
 
     def _agent(
         self,
         name: str,
+        *,
         settings: Settings,
         cattle: CattleSettings,
         agent: AgentSettings,
@@ -108,7 +112,7 @@ class Cattle(pulumi.ComponentResource):
             static_address=cattle.static_ip,
             private_key_file=str(settings.ssh_private_key_file),
             # A new network card is a new container, and brings a new host key.
-            incarnation=guest.network_interfaces.apply(lambda found: (found or [{}])[0]["mac_address"]),
+            incarnation=guest.network_interfaces.apply(_card_address),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[attachment], replace_with=[guest]),
         )
         hermes = HermesAgent(
@@ -131,6 +135,11 @@ class Cattle(pulumi.ComponentResource):
             "agentVersion": hermes.version,
             "seconds": {"attach": attachment.seconds, "ssh": access.seconds, **hermes.seconds},
         }
+
+
+def _card_address(cards: Sequence[Any] | None) -> str:
+    """The hardware address of the first network card; empty where there is none."""
+    return str(cards[0]["mac_address"]) if cards else ""
 
 
 def _ssh_command(key: Path, host: str) -> str:

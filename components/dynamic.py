@@ -78,7 +78,8 @@ class Provider(ResourceProvider):
 
 def say(line: str) -> None:
     """One line of progress, shown beside the resource that is being worked on."""
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def known(props: Mapping[str, Any], *keys: str) -> bool:

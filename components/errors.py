@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxmox.errors import ProxmoxError
 from provisioning.errors import ProvisioningError
+from proxmox.errors import ProxmoxError
 
 PERSONAL_ERRORS = (ProxmoxError, ProvisioningError)

@@ -28,11 +28,13 @@ class PetStorage(pulumi.ComponentResource):
     node: str
     volumes: dict[str, dict[str, Any]]
 
-    def __init__(self, name: str, settings: Settings, pet: PetSettings, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, settings: Settings, pet: PetSettings, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("hermes-homelab:components:PetStorage", name, {}, opts)
         connection = settings.connection
         provider = proxmox_provider(connection, dict(os.environ))
-        # Protected and retained from the first run on: the engine uses the flags that are in the state already (pulumi#13428).
+        # From the first run on: the engine goes by the flags that are in the state already (pulumi#13428).
         kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
         claim = Claim(f"{name}-claim", vmid=pet.vmid, opts=kept)
         guest = container(

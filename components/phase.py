@@ -105,8 +105,9 @@ class Phase(Resource, module="guest", name="Phase"):
         private_key_file: str,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        as_json = inputs.apply(inputs_as_json)
+        as_json: pulumi.Output[str] = inputs.apply(inputs_as_json)
         plan = pulumi.Output.unsecret(as_json.apply(lambda text: _shown(phase, text)))
+        secret: pulumi.Output[str] = pulumi.Output.secret(as_json)
         props = {
             "phase": str(phase),
             "guest": guest,
@@ -115,7 +116,7 @@ class Phase(Resource, module="guest", name="Phase"):
             "private_key_file": private_key_file,
             "declared": plan.apply(lambda shown: shown[0]),
             "digest": plan.apply(lambda shown: shown[1]),
-            "inputs": pulumi.Output.secret(as_json),
+            "inputs": secret,
             "results": None,
             "seconds": None,
         }

@@ -39,6 +39,12 @@ class Power(Resource, module="proxmox", name="Power"):
     """Whether a guest runs."""
 
     def __init__(
-        self, resource_name: str, *, guest: pulumi.Input[str], vmid: int, running: bool, opts: pulumi.ResourceOptions | None = None
+        self,
+        resource_name: str,
+        *,
+        guest: pulumi.Input[str],
+        vmid: int,
+        running: bool,
+        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__(_PowerProvider(), resource_name, {"guest": guest, "vmid": vmid, "running": running}, opts)

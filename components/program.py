@@ -11,7 +11,7 @@ import pulumi
 import yaml
 from pulumi.runtime.config import CONFIG, is_config_secret
 
-from components.settings import CattleSettings, Role, Settings, load
+from components.settings import CattleSettings, PetSettings, Settings, load
 from components.state import qualified, read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
 
@@ -24,9 +24,11 @@ def run() -> dict[str, pulumi.Input[Any]]:
     Raises errors written for people before anything is declared: Faults of settings and surroundings.
     """
     settings = read_settings()
-    if settings.role is Role.PET:
-        return _pet(settings)
-    return _cattle(settings)
+    if settings.pet is not None:
+        return _pet(settings, settings.pet)
+    if settings.cattle is not None:
+        return _cattle(settings, settings.cattle)
+    raise ValueError(f"a stack is pet or cattle, not {settings.role}")
 
 
 def read_settings() -> Settings:
@@ -45,29 +47,25 @@ def read_settings() -> Settings:
     )
 
 
-def _pet(settings: Settings) -> dict[str, pulumi.Input[Any]]:
+def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
     from components.surroundings import pet_faults  # noqa: PLC0415
 
-    assert settings.pet is not None
-    _refuse(settings, pet_faults(settings, settings.pet, read_own_state()))
-    pet = PetStorage("pet", settings, settings.pet)
+    _refuse(settings, pet_faults(settings, wish, read_own_state()))
+    pet = PetStorage("pet", settings, wish)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
-def _cattle(settings: Settings) -> dict[str, pulumi.Input[Any]]:
+def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
     from components.surroundings import cattle_faults, public_keys  # noqa: PLC0415
 
-    assert settings.cattle is not None
     pet = pet_outputs(settings)
-    volume = _volume_of(pet, settings, settings.cattle)
+    volume = _volume_of(pet, settings, wish)
     keys = public_keys(settings)
     owner = int(pet["vmid"])
-    _refuse(settings, cattle_faults(settings, settings.cattle, read_own_state(), owner=owner, volid=volume["volid"]))
-    cattle = Cattle(
-        "cattle", settings, settings.cattle, settings.agent, owner=owner, volume=volume, ssh_public_keys=keys
-    )
+    _refuse(settings, cattle_faults(settings, wish, read_own_state(), owner=owner, volid=volume["volid"]))
+    cattle = Cattle("cattle", settings, wish, settings.agent, owner=owner, volume=volume, ssh_public_keys=keys)
     return cattle.exports
 
 
@@ -83,7 +81,9 @@ def pet_outputs(settings: Settings) -> Mapping[str, Any]:
     outputs come too late for the checks; so they are read first, and the reference goes into the graph.
     Raises Faults when the stack, or an output of it, is not there yet.
     """
-    first = Fault("petStack", settings.pet_stack, "the pet stack must be up first", f"pulumi up --stack {settings.pet_stack}")
+    first = Fault(
+        "petStack", settings.pet_stack, "the pet stack must be up first", f"pulumi up --stack {settings.pet_stack}"
+    )
     try:
         outputs = read_outputs(settings.pet_stack)
     except Exception as error:

@@ -7,6 +7,7 @@ rule is a table test. :func:`load` is the door.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import json
 import re
@@ -16,7 +17,16 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from proxmox.connection import Connection
@@ -150,7 +160,9 @@ Volid = Annotated[
     str,
     AfterValidator(
         _matches(
-            r"[A-Za-z][A-Za-z0-9._-]*:[^\s,:]+", "must be a volid, STORAGE:NAME", "write it like local-lvm:vm-999-disk-1"
+            r"[A-Za-z][A-Za-z0-9._-]*:[^\s,:]+",
+            "must be a volid, STORAGE:NAME",
+            "write it like local-lvm:vm-999-disk-1",
         )
     ),
 ]
@@ -176,7 +188,11 @@ Filled = Annotated[str, Field(min_length=1)]
 def _keys_with(prefix: str) -> Callable[[str], str]:
     def key(field: str) -> str:
         first, *rest = field.split("_")
-        words = [first, *(word.capitalize() for word in rest)] if not prefix else [word.capitalize() for word in [first, *rest]]
+        words = (
+            [first, *(word.capitalize() for word in rest)]
+            if not prefix
+            else [word.capitalize() for word in [first, *rest]]
+        )
         return prefix + "".join(words)
 
     return key
@@ -233,7 +249,9 @@ class CattleSettings(_Settings):
     swap: Annotated[int, Field(ge=0)]
     disk: Annotated[int, Field(ge=2)]
     storage: StorageId
-    bridge: Annotated[str, AfterValidator(_matches(r"[A-Za-z][A-Za-z0-9_]{0,14}", "must be a bridge's name", "write it like vmbr0"))]
+    bridge: Annotated[
+        str, AfterValidator(_matches(r"[A-Za-z][A-Za-z0-9_]{0,14}", "must be a bridge's name", "write it like vmbr0"))
+    ]
     address: Annotated[str, AfterValidator(_address)]
     gateway: Annotated[str, AfterValidator(_optional_ip)]
     nameserver: Annotated[str, AfterValidator(_optional_ip)]
@@ -252,12 +270,16 @@ class CattleSettings(_Settings):
     def _gateway_fits(self) -> Self:
         if self.address == "dhcp":
             if self.gateway:
-                raise _refuse("a gateway goes with a static address only", "set cattleAddress, or leave cattleGateway empty")
+                raise _refuse(
+                    "a gateway goes with a static address only", "set cattleAddress, or leave cattleGateway empty"
+                )
             return self
         if not self.gateway:
             raise _refuse("a static address needs a gateway", "set cattleGateway")
         if ipaddress.ip_address(self.gateway) not in ipaddress.IPv4Interface(self.address).network:
-            raise _refuse(f"the gateway is outside the network of {self.address}", "correct cattleAddress or cattleGateway")
+            raise _refuse(
+                f"the gateway is outside the network of {self.address}", "correct cattleAddress or cattleGateway"
+            )
         return self
 
 
@@ -268,11 +290,14 @@ class AgentSettings(_Settings):
 
     mode: Literal["bare-metal", "none"]
     source: Literal["git", "pypi"]
-    version: Annotated[str, AfterValidator(_matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))]
+    version: Annotated[
+        str, AfterValidator(_matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))
+    ]
     repository: Filled
     tag: Filled
     commit: Annotated[
-        str, AfterValidator(_matches(r"[0-9a-f]{40}", "must be a full commit", "git ls-remote REPOSITORY TAG prints it"))
+        str,
+        AfterValidator(_matches(r"[0-9a-f]{40}", "must be a full commit", "git ls-remote REPOSITORY TAG prints it")),
     ]
     model_provider: Filled
     model_url: Annotated[str, AfterValidator(_url)]
@@ -314,7 +339,14 @@ class StackSettings(_Settings):
     template: Template
     ssh_private_key_file: Filled
     pet_stack: Annotated[
-        str, AfterValidator(_matches(r"([\w.-]+/[\w.-]+/)?[\w.-]+", "must be a stack's name", "write it like pet or organization/hermes-homelab/pet"))
+        str,
+        AfterValidator(
+            _matches(
+                r"([\w.-]+/[\w.-]+/)?[\w.-]+",
+                "must be a stack's name",
+                "write it like pet or organization/hermes-homelab/pet",
+            )
+        ),
     ]
 
 
@@ -347,7 +379,12 @@ _Model = TypeVar("_Model", bound=_Settings)
 
 
 def load(
-    *, stack: str, config: Mapping[str, str], in_clear: frozenset[str], environment: Mapping[str, str], known: frozenset[str]
+    *,
+    stack: str,
+    config: Mapping[str, str],
+    in_clear: frozenset[str],
+    environment: Mapping[str, str],
+    known: frozenset[str],
 ) -> Settings:
     """Read a stack's settings.
 
@@ -360,7 +397,9 @@ def load(
     faults: list[Fault] = []
     faults += _unknown_keys(config, known)
     faults += [
-        Fault(key, "(hidden)", "a secret must not be stored in clear", f"pulumi config set --stack {stack} --secret {key}")
+        Fault(
+            key, "(hidden)", "a secret must not be stored in clear", f"pulumi config set --stack {stack} --secret {key}"
+        )
         for key in sorted(SECRET_KEYS & in_clear)
         if config.get(key)
     ]
@@ -393,7 +432,12 @@ def load(
     agent = read(AgentSettings) if role is Role.CATTLE and config.get("agentMode") != NO_AGENT else None
     if agent and cattle and cattle.mount_path != f"/home/{AGENT_USER}":
         faults.append(
-            Fault("cattleMountPath", cattle.mount_path, f"must be the home of the agent's user, /home/{AGENT_USER}", "leave the key out")
+            Fault(
+                "cattleMountPath",
+                cattle.mount_path,
+                f"must be the home of the agent's user, /home/{AGENT_USER}",
+                "leave the key out",
+            )
         )
     if faults or role is None or shared is None or connection is None:
         raise Faults(faults, what=f"The settings of stack {stack} can't be used.")
@@ -420,8 +464,6 @@ def _aliases(model: type[_Settings]) -> list[str]:
 
 
 def _unknown_keys(config: Mapping[str, str], known: frozenset[str]) -> list[Fault]:
-    import difflib  # only when a key is unknown
-
     faults = []
     for key in sorted(set(config) - known):
         near = difflib.get_close_matches(key, known, n=1)
@@ -446,7 +488,9 @@ def _faults_of(error: ValidationError, stack: str, model: type[_Settings]) -> li
 
 def _prefix(model: type[_Settings]) -> str:
     """What a fault between several keys is filed under: the part that the keys share."""
-    return {PetSettings: "petVolumes", CattleSettings: "cattleAddress", AgentSettings: "agentDashboardHost"}.get(model, "")
+    return {PetSettings: "petVolumes", CattleSettings: "cattleAddress", AgentSettings: "agentDashboardHost"}.get(
+        model, ""
+    )
 
 
 def _shown(value: object) -> str:
@@ -456,6 +500,8 @@ def _shown(value: object) -> str:
 
 
 def _plain(message: str) -> str:
-    return message.replace("Input should be", "must be").replace("Field required", "is missing").replace(
-        "String should have at least 1 character", "must not be empty"
+    return (
+        message.replace("Input should be", "must be")
+        .replace("Field required", "is missing")
+        .replace("String should have at least 1 character", "must not be empty")
     )

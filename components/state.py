@@ -14,7 +14,7 @@ _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
 
 @dataclass(frozen=True)
 class OwnState:
-    """``claim``: this stack's mark, once it is made; ``vmid``: of the container in the state, None when there is none."""
+    """``claim``: this stack's mark, once made; ``vmid``: of the container in the state, None when there is none."""
 
     claim: str | None = None
     vmid: int | None = None
@@ -40,7 +40,7 @@ def read_own_state() -> OwnState:
 
 
 def read_outputs(stack: str) -> Mapping[str, Any]:
-    """Another stack's outputs. Raises the engine's error, whose text tells an unknown stack from a wrong passphrase."""
+    """Another stack's outputs. Raises the engine's error; its text tells an unknown stack from a wrong passphrase."""
     answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": qualified(stack)}).value
     outputs: Mapping[str, Any] = answer["outputs"]
     return outputs

@@ -8,12 +8,12 @@ from pathlib import Path
 from components.attachment import SLOT
 from components.settings import CattleSettings, PetSettings, Settings, VolumeSettings
 from components.state import OwnState
+from provisioning.ssh import load_private_key
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
 from proxmox.errors import Fault
 from proxmox.planning import AttachWish, VolumeWish
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
-from provisioning.ssh import load_private_key
 
 
 def pet_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:
@@ -52,7 +52,9 @@ def cattle_faults(
             claim=state.claim,
             ours=state.vmid == cattle.vmid,
         ),
-        attach=AttachWish(vmid=cattle.vmid, node=node, volid=volid, path=cattle.mount_path, owner=owner, slot=SLOT, options={}),
+        attach=AttachWish(
+            vmid=cattle.vmid, node=node, volid=volid, path=cattle.mount_path, owner=owner, slot=SLOT, options={}
+        ),
     )
     with Proxmox(settings.connection) as client:
         return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]

@@ -60,7 +60,9 @@ class _VolumeProvider(Provider):
         if state is None:
             return GONE
         outs = _outputs(props, state)
-        return ReadResult(id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS} | {"guest": props.get("guest")})
+        return ReadResult(
+            id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS} | {"guest": props.get("guest")}
+        )
 
     def delete(self, _id: str, props: Props) -> None:
         say(f"volume {props['name']}: {_id} is kept on guest {int(props['vmid'])}; nothing was freed")

@@ -20,7 +20,10 @@ KILL_AFTER = 1800.0  # seconds; no run of the engine may take for ever
 
 @dataclass(frozen=True)
 class Span:
-    """One operation on one resource. ``op`` is the engine's word: create, update, same, delete, replace ...; times in seconds since the start."""
+    """One operation on one resource.
+
+    ``op`` is the engine's word: create, update, same, delete, replace ...; times in seconds since the run began.
+    """
 
     name: str
     type: str
@@ -98,13 +101,11 @@ def pulumi(
     killer = threading.Timer(timeout, process.kill)
     killer.start()
     errors: list[str] = []
-    assert process.stderr is not None
-    assert process.stdout is not None
-    drain = threading.Thread(target=lambda stream: errors.extend(stream), args=(process.stderr,), daemon=True)
+    drain = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
     drain.start()
     lines: list[str] = []
     try:
-        for line in process.stdout:
+        for line in process.stdout or ():
             lines.append(line)
             if line.startswith("{"):
                 try:
@@ -116,8 +117,6 @@ def pulumi(
                     on_event(event)
     finally:
         killer.cancel()
-        if process.poll() is None and process.stdout.closed:
-            process.kill()
         run.returncode = process.wait()
         drain.join()
     run.seconds = time.monotonic() - begin

@@ -75,7 +75,7 @@ def prepare_stacks(lab: Lab) -> None:
 
 
 def _make_stacks(environment: Mapping[str, str]) -> str:
-    """The stacks in the backend; answers the salt of the passphrase (one serves both: it only proves the passphrase)."""
+    """Make the stacks in the backend; answers the salt (it only proves the passphrase, so one serves both)."""
     scratch_environment = {key: value for key, value in environment.items() if key != CONFIG_FILE_VARIABLE}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -91,8 +91,7 @@ def _make_stacks(environment: Mapping[str, str]) -> str:
                 return salt
         # The stacks were there, their configuration file is gone: another salt for the same passphrase will do.
         _pulumi(["stack", "change-secrets-provider", "passphrase", "--stack", STACKS[0]], folder, scratch_environment)
-        salt = yaml.safe_load((folder / f"Pulumi.{STACKS[0]}.yaml").read_text())["encryptionsalt"]
-        return salt
+        return str(yaml.safe_load((folder / f"Pulumi.{STACKS[0]}.yaml").read_text())["encryptionsalt"])
 
 
 def _pulumi(argv: list[str], folder: Path, environment: Mapping[str, str], stdin: str | None = None) -> str:

@@ -54,7 +54,9 @@ def say(line: str) -> None:
 
 def run(argv: Sequence[str | Path], what: str, **options: Any) -> None:
     """Run a command quietly; show its output only when it fails."""
-    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+    done = subprocess.run(
+        [str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
+    )
     if done.returncode:
         tail = "\n".join(f"    {line}" for line in done.stdout.strip().splitlines()[-15:])
         raise SetupError(f"{what} failed ({argv[0]} ended with {done.returncode}):\n{tail}")
@@ -109,7 +111,7 @@ def install_debian_packages(missing: Sequence[str]) -> None:
         return
     command = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(missing)}"
     if os.geteuid() != 0:
-        say("the local Proxmox (scripts/lab, scripts/demo, scripts/test) needs Debian packages that are not here. As root:")
+        say("the local Proxmox (scripts/lab, scripts/demo, scripts/test) needs packages that are not here. As root:")
         say(f"  {command}")
         return
     say(f"installing Debian packages: {' '.join(missing)}")
@@ -135,8 +137,8 @@ def install_uv() -> None:
     shutil.rmtree(target, ignore_errors=True)
     # --target leaves the system's own packages alone, and is allowed where they are "externally managed".
     run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", target]
-        + ["--require-hashes", "-r", lock],
+        [sys.executable, *"-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes".split()]
+        + ["--target", target, "-r", lock],
         "installing uv",
         env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"},
     )
@@ -147,7 +149,11 @@ def install_pip() -> None:
         say("installing python3-pip")
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         run(["apt-get", "update", "-qq"], "reading the package lists", env=env)
-        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-pip"], "installing python3-pip", env=env)
+        run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-pip"],
+            "installing python3-pip",
+            env=env,
+        )
         return
     raise SetupError(
         f"{sys.executable} has no pip, which brings uv, which brings the rest.\n"
@@ -160,9 +166,22 @@ def install_python_packages() -> None:
         run([UV, "venv", "--quiet", "--no-config", "--python", sys.executable, VENV], "making the virtual environment")
     say("installing Python packages from requirements.lock")
     # A link into a shared cache on another file system is not always to be had: uv then warns and copies.
-    env = {**os.environ, "UV_CACHE_DIR": str(CACHE / "uv-cache"), "UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "hardlink")}
+    env = {
+        **os.environ,
+        "UV_CACHE_DIR": str(CACHE / "uv-cache"),
+        "UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "hardlink"),
+    }
     run(
-        [UV, "pip", "sync", "--quiet", "--require-hashes", "--python", VENV / "bin" / "python", ROOT / "requirements.lock"],
+        [
+            UV,
+            "pip",
+            "sync",
+            "--quiet",
+            "--require-hashes",
+            "--python",
+            VENV / "bin" / "python",
+            ROOT / "requirements.lock",
+        ],
         "installing Python packages",
         env=env,
     )
@@ -252,9 +271,7 @@ def install_cli(pin: dict[str, Any]) -> None:
     def from_download() -> str | None:
         url = pin["url"].format(version=version, platform=name)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            sums = dict(
-                reversed(line.split()[:2]) for line in download(pin["sums"].format(version=version)).decode().splitlines() if line.strip()
-            )
+            sums = parse_sums(download(pin["sums"].format(version=version)).decode())
             if file not in sums:
                 return f"the list of sums of the release does not name {file}"
             say(f"downloading {url}")
@@ -286,9 +303,15 @@ def archive_refusal(archive: Path, sums: Sequence[str]) -> str | None:
     return None
 
 
+def parse_sums(text: str) -> dict[str, str]:
+    """A list of sums as releases publish it, ``SUM  FILE`` a line: sum by file."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2}
+
+
 def download(url: str) -> bytes:
     try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
+        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:  # noqa: S310 - https, from toolchain.toml
             body: bytes = answer.read()
             return body
     except (urllib.error.URLError, TimeoutError) as error:
@@ -320,7 +343,11 @@ def install_plugins(pins: dict[str, Any]) -> None:
             return None
 
         def from_own_home(plugin: str = plugin, version: str = version) -> str | None:
-            home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins" / f"resource-{plugin}-v{version}"
+            home = (
+                Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+                / "plugins"
+                / f"resource-{plugin}-v{version}"
+            )
             if home.resolve().is_relative_to(PULUMI_HOME.resolve()) or not home.is_dir():
                 return f"no {home}"
             say(f"copying the plugin {plugin} {version} from {home}")
@@ -348,7 +375,9 @@ def install_plugins(pins: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/setup", description="Make all that this checkout needs, below .cache.")
+    parser = argparse.ArgumentParser(
+        prog="scripts/setup", description="Make all that this checkout needs, below .cache."
+    )
     parser.add_argument("--no-lab", action="store_true", help="leave out the Debian packages of the local Proxmox")
     lab = not parser.parse_args().no_lab
     mark = fingerprint(lab)

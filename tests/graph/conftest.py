@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +34,19 @@ class Graph(mocks.Mocks):
         self.resources[args.name] = Registered(args.name, args.typ, dict(args.inputs))
         outputs = dict(args.inputs)
         if args.typ.endswith(":ContainerLegacy"):
-            outputs["networkInterfaces"] = [{**card, "macAddress": MAC} for card in args.inputs.get("networkInterfaces") or []]
+            outputs["networkInterfaces"] = [
+                {**card, "macAddress": MAC} for card in args.inputs.get("networkInterfaces") or []
+            ]
         made_up: dict[str, Any] = {
             "Claim": {"claim": "00000000-0000-4000-8000-000000000001"},
             "Volume": {"ref": "local-lvm:vm-999-disk-1"},
             "VolumeAttachment": {"seconds": 1.0},
-            "Access": {"address": "192.0.2.5", "host_key": "ssh-ed25519 AAAA", "fingerprint": "SHA256:x", "seconds": 1.0},
+            "Access": {
+                "address": "192.0.2.5",
+                "host_key": "ssh-ed25519 AAAA",
+                "fingerprint": "SHA256:x",
+                "seconds": 1.0,
+            },
             "Phase": {"results": {"directory": "/opt/hermes/0.19.0"}, "seconds": 1.0},
             "Command": {"stdout": '{"version": "0.19.0", "seconds": 1.0}'},
         }
@@ -63,7 +70,7 @@ class Monitor(mocks.MockMonitor):
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - gRPC's name
         self.graph.requests[request.name] = request
-        return super().RegisterResource(request)
+        return super().RegisterResource(request)  # type: ignore[no-untyped-call]
 
     def RegisterResourceHook(self, _request: Any) -> Any:  # noqa: N802
         return empty_pb2.Empty()
@@ -73,18 +80,18 @@ Declare = Callable[[Callable[[], Any]], Graph]
 
 
 @pytest.fixture
-def declare() -> Iterator[Declare]:
+def declare() -> Declare:
     """Run a function that declares resources, and answer the graph of what it declared."""
 
     def run(program: Callable[[], Any]) -> Graph:
         graph = Graph()
         pulumi.runtime.set_mocks(graph, project="hermes-homelab", stack="test", preview=False, monitor=Monitor(graph))
 
-        @pulumi.runtime.test
+        @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def declared() -> Any:
             program()
 
         declared()
         return graph
 
-    yield run
+    return run

@@ -24,7 +24,13 @@ SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on 
 
 def settings(stack: str, **given: object) -> Settings:
     config = {key: entry["default"] for key, entry in DECLARED.items()}
-    config |= {"agentModelUrl": "http://192.0.2.9/v1", "agentModel": "m", "agentSource": "pypi", "agentVersion": "0.19.0", **given}
+    config |= {
+        "agentModelUrl": "http://192.0.2.9/v1",
+        "agentModel": "m",
+        "agentSource": "pypi",
+        "agentVersion": "0.19.0",
+        **given,
+    }
     return load(
         stack=stack,
         config={key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
@@ -81,7 +87,7 @@ def test_the_pet_is_as_small_as_the_design_says(declare: Declare) -> None:
 def test_no_container_declares_mounts_and_each_ignores_them_and_its_power(
     declare: Declare, stack: Any, name: str
 ) -> None:
-    """mount_points is force-new as a whole; started would stop what we started (facts pulumi, "The container resource")."""
+    """mount_points is force-new as a whole; started would stop what we started (facts pulumi, The container resource)."""
     graph = stack(declare)
     assert "mountPoints" not in graph.resources[name].inputs
     assert graph.resources[name].inputs["started"] is False
@@ -126,7 +132,14 @@ def test_the_cattle_is_deleted_before_it_is_made_again(declare: Declare) -> None
 
 def test_the_attachment_and_all_phases_are_replaced_with_the_container(declare: Declare) -> None:
     graph = cattle(declare)
-    names = ["cattle-volume", "cattle-ssh", "cattle-agent-baseline", "cattle-agent-agent", "cattle-agent-configure", "cattle-agent-verify"]
+    names = [
+        "cattle-volume",
+        "cattle-ssh",
+        "cattle-agent-baseline",
+        "cattle-agent-agent",
+        "cattle-agent-configure",
+        "cattle-agent-verify",
+    ]
     for name in names:
         replaced_with = [urn.rsplit("::", 1)[1] for urn in graph.options(name).replace_with]
         assert replaced_with == ["cattle-container"], name
@@ -165,7 +178,9 @@ def test_secrets_reach_the_engine_as_secrets_only(declare: Declare) -> None:
     """Whatever carries the model's key or the SSH key is marked secret, and nothing shown has it."""
     graph = cattle(declare, agentModelKey=CANARY)
     for resource in graph.resources.values():
-        shown = {key: value for key, value in resource.inputs.items() if key not in ("inputs", "connection", "__provider")}
+        shown = {
+            key: value for key, value in resource.inputs.items() if key not in ("inputs", "connection", "__provider")
+        }
         assert CANARY not in json.dumps(shown, default=str), resource.name
     wire = graph.options("cattle-agent-configure").object["inputs"]
     assert SECRET_SIGNATURE in wire
@@ -173,9 +188,10 @@ def test_secrets_reach_the_engine_as_secrets_only(declare: Declare) -> None:
 
 def test_a_changed_model_changes_configure_and_verify_only(declare: Declare) -> None:
     def digests(graph: Graph) -> dict[str, Any]:
-        return {name: graph.resources[f"cattle-agent-{name}"].inputs.get("digest") for name in ("baseline", "agent", "configure")} | {
-            "verify": graph.resources["cattle-agent-verify"].inputs["create"]
-        }
+        return {
+            name: graph.resources[f"cattle-agent-{name}"].inputs.get("digest")
+            for name in ("baseline", "agent", "configure")
+        } | {"verify": graph.resources["cattle-agent-verify"].inputs["create"]}
 
     before, after = digests(cattle(declare)), digests(cattle(declare, agentModel="other"))
     assert {name for name in before if before[name] != after[name]} == {"configure", "verify"}
@@ -188,7 +204,9 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
         read = settings("cattle")
         assert read.cattle is not None
         assert read.agent is not None
-        made = Cattle("c", read, read.cattle, read.agent, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"])
+        made = Cattle(
+            "c", read, read.cattle, read.agent, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"]
+        )
         seen.update(made.exports)
         pulumi.Output.all(**made.exports).apply(seen.update)
 

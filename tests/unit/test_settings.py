@@ -18,7 +18,7 @@ ENVIRONMENT = {
     "PROXMOX_VE_ENDPOINT": "https://192.0.2.10:8006",
     "PROXMOX_VE_API_TOKEN": "pulumi@pve!ci=00000000-1111-2222-3333-444444444444",
 }
-MODEL = {"agentModelUrl": "http://192.0.2.20:4000/v1", "agentModel": "m"}
+MODEL: dict[str, Any] = {"agentModelUrl": "http://192.0.2.20:4000/v1", "agentModel": "m"}
 
 
 def as_text(value: object) -> str:
@@ -27,7 +27,7 @@ def as_text(value: object) -> str:
 
 
 def read(
-    stack: str, *, in_clear: frozenset[str] = frozenset(), environment: dict[str, str] | None = None, **given: object
+    stack: str, *, in_clear: frozenset[str] = frozenset(), environment: dict[str, str] | None = None, **given: Any
 ) -> Settings:
     config = {key: as_text(entry["default"]) for key, entry in DECLARED.items()}
     config |= {key: as_text(value) for key, value in given.items()}
