@@ -42,6 +42,9 @@ SECRETS_DIR = "/run/hermes-provision"  # tmpfs: never reaches a disk or a backup
 UNIT_PREFIX = "hermes-provision-"
 SIGN_OF_LIFE_S = 4.0
 LOG_TAIL_LINES = 15
+LOST_AFTER_S = 5.0
+# So long a job may go on after its controller's deadline: time for the next run to pick it up.
+JOB_GRACE_S = 300.0
 _LOG_CHUNK = 64 * 1024
 
 Connect = Callable[[], Connection]
@@ -296,6 +299,8 @@ class _Run:
     # -- follow ----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> _Ended:
+        # A request to start that outlived its connection may still be on its way: gone is who stays gone.
+        gone_since: float | None = None
         while True:
             answer = self._command(_follow(self._job, self._offset), timeout_s=20.0)
             head, _, chunk = answer.partition(b"\n")
@@ -304,7 +309,11 @@ class _Run:
             if state == "finished" and ended is not None and not chunk:
                 self._flush()
                 return ended
-            if state in ("absent", "lost") and not chunk:
+            if state not in ("absent", "lost") or chunk:
+                gone_since = None
+            elif gone_since is None:
+                gone_since = time.monotonic()
+            elif time.monotonic() - gone_since > LOST_AFTER_S:
                 self._flush()
                 raise PhaseLost(
                     f"{self._job.phase}: the job vanished without an exit status: the container was restarted, "
@@ -314,7 +323,9 @@ class _Run:
                 )
             if not chunk:
                 self._sign(f"still running, {time.monotonic() - self._began:.0f} s")
-                self._check_deadline()
+            if gone_since is not None:
+                time.sleep(0.2)
+            self._check_deadline()
 
     def _take(self, chunk: bytes) -> None:
         self._offset += len(chunk)
@@ -473,23 +484,22 @@ def _start(job: Job, limit_s: float) -> str:
         "StandardOutput": f"append:{job.directory}/log",
         "StandardError": f"append:{job.directory}/log",
         # A job whose controller has gone for good ends by itself.
-        "RuntimeMaxSec": f"{limit_s:.0f}s",
+        "RuntimeMaxSec": f"{limit_s + JOB_GRACE_S:.0f}s",
         "ExecStopPost": f"{job.directory}/finish",
         # Proxy and CA settings of the machine: sshd's sessions have them through PAM, units do not (facts containers).
         "EnvironmentFile": "-/etc/environment",
     }
     options = [f"--property={key}={value}" for key, value in properties.items()]
     environment = [f"--setenv=HP_JOB={job.directory}", f"--setenv=HP_SECRETS={job.secrets_file}", "--setenv=HOME=/root"]
-    command = [
-        "systemd-run",
-        "--quiet",
-        "--collect",
-        f"--unit={job.unit}",
+    unit = [
+        *("systemd-run", "--quiet", "--collect", f"--unit={job.unit}"),
         *options,
         *environment,
         f"{job.directory}/main",
     ]
-    return shlex.join(command)
+    # The mark makes the request repeatable even when the job has ended, and its unit is gone, before we ask again.
+    mark = shlex.quote(f"{job.directory}/started")
+    return f"[ -e {mark} ] || {{ : >{mark}; {shlex.join(unit)} || {{ rm -f {mark}; exit 1; }}; }}"
 
 
 def _follow(job: Job, offset: int) -> str:

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 OnLine = Callable[[str], None]
 
-# The order in which Go's SSH library asks for host keys. pulumi-command is written in Go and compares the key that it
-# gets with the pinned one: the key learnt here has to be the one that it will be shown.
+# As OpenSSH asks: so the fingerprint is the one that `ssh` shows at first contact. A server shows the type it is asked
+# for, so whoever pins this key (pulumi-command among them) gets it again.
 HOST_KEY_PREFERENCE = (
+    "ssh-ed25519",
     "ecdsa-sha2-nistp256",
     "ecdsa-sha2-nistp384",
     "ecdsa-sha2-nistp521",
     "rsa-sha2-512",
     "rsa-sha2-256",
-    "ssh-ed25519",
 )
 
 CONNECT_TIMEOUT_S = 5.0

@@ -1,4 +1,4 @@
-"""The phases in a real container: whole path, lost connections, killed controllers, a second container on the same home.
+"""The phases in a real container: whole path, lost connections, killed controllers, another container on the same home.
 
 Needs root on a machine where the lab can run containers (scripts/lab); it makes a lab of its own and removes it.
 """
