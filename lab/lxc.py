@@ -49,6 +49,7 @@ from lab.runtime import (
 
 START_DEADLINE = 60.0
 COMMAND_DEADLINE = 120.0
+SETTLE_DEADLINE = 20.0
 UNPACK_DEADLINE = 600.0
 HOST_KEYS: dict[str, tuple[str, ...]] = {"rsa": ("-b", "2048"), "ecdsa": (), "ed25519": ()}
 """Kinds of SSH host keys, with ssh-keygen's options: the default RSA size takes up to two seconds of processor time."""
@@ -71,7 +72,7 @@ class LxcRuntime:
             with temporary.open("wb") as handle:
                 handle.truncate(size)
             owner = f"root_owner={root_owner}:{root_owner},nodiscard"
-            done = _run(["mkfs.ext4", "-F", "-m", "0", "-E", owner, str(temporary)])
+            done = _run([*_lazily(), "mkfs.ext4", "-F", "-m", "0", "-E", owner, str(temporary)])
             for line in done.stdout.decode().splitlines():
                 if line.startswith(("Creating filesystem", "Filesystem UUID", "Superblock backups", "\t")):
                     log(line)
@@ -94,9 +95,13 @@ class LxcRuntime:
             log("Failed to update the container's filesystem: it is mounted by another container")
             return
         if loops:
-            # Grows online.
-            for line in _run(["resize2fs", loops[0]]).stdout.decode().splitlines():
+            # Online, which the kernel allows to holders of CAP_SYS_RESOURCE; as in Proxmox, a refusal is a warning.
+            online = _try(["resize2fs", loops[0]])
+            text = (online.stdout + online.stderr).decode(errors="replace") if online else "got timeout"
+            for line in text.splitlines():
                 log(line)
+            if online is None or online.returncode:
+                log("Failed to update the container's filesystem: it stays as it is while it is mounted")
             return
         # resize2fs wants a file system that was checked after its last mount.
         check = _run(["e2fsck", "-f", "-y", str(image)], good=(0, 1, 2))
@@ -166,10 +171,8 @@ class LxcRuntime:
         try:
             _run(["cp", "--sparse=always", "--reflink=auto", str(prepared), str(temporary)], deadline=UNPACK_DEADLINE)
             os.truncate(temporary, size)
-            # Both end with an fsync of all that was just copied; nothing is lost by leaving that to the kernel.
-            lazy = ["eatmydata"] if shutil.which("eatmydata") else []
-            _run([*lazy, "resize2fs", str(temporary)])
-            _run([*lazy, "tune2fs", "-U", "random", str(temporary)])
+            _run([*_lazily(), "resize2fs", str(temporary)])
+            _run([*_lazily(), "tune2fs", "-U", "random", str(temporary)])
             # Not renamed over the old file: ext4 takes that for a document being saved and writes all of it at once.
             rootfs.unlink()
             temporary.rename(rootfs)
@@ -257,6 +260,7 @@ class LxcRuntime:
         if done.returncode or not self._wait_gone(guest_dir, 10.0):
             return False
         self._release(guest_dir)
+        self._settle(spec)
         return True
 
     def kill(self, spec: GuestSpec) -> None:
@@ -266,6 +270,7 @@ class LxcRuntime:
             if not self._wait_gone(guest_dir, 10.0):
                 raise RuntimeFault(f"container {spec.vmid} did not end when it was killed")
         self._release(guest_dir)
+        self._settle(spec)
 
     def running(self, node: str) -> frozenset[int]:
         prefix = f"@{self.place.lxc_path(node)}/{self.place.identity}-"
@@ -384,6 +389,19 @@ class LxcRuntime:
         _try(["sh", "-c", umount_script(guest_dir)])
         if left := [at for at in _mounts() if at.startswith(f"{guest_dir}/")]:
             raise RuntimeFault(f"can't unmount {left[0]}")
+
+    def _settle(self, spec: GuestSpec) -> None:
+        """Wait until the kernel has let go of the guest's images.
+
+        The guest's own mount namespace ends a moment after its processes, and only then is a file system that was
+        unmounted here written back. Mounted again before that, one image would have two file systems at work on it.
+        """
+        images = [mount.image for mount in spec.mounts if mount.image is not None]
+        deadline = time.monotonic() + SETTLE_DEADLINE
+        while held := [loop for image in images for loop in _loops_of(image) if not _mounted_at(loop)]:
+            if time.monotonic() > deadline:
+                raise RuntimeFault(f"{held[0]} is still in use {SETTLE_DEADLINE:.0f} s after container {spec.vmid} ended")
+            time.sleep(0.02)
 
     def _in_tree(self, guest_dir: Path, script: str, *, shell_from_host: bool = False) -> None:
         """Run a shell script in the guest's tree as the guest's root: links it planted lead nowhere else."""
@@ -556,6 +574,11 @@ def _lxc_words(vmid: int, lines: Sequence[str]) -> list[str]:
         f'Failed to run lxc.hook.pre-start for container "{vmid}"',
         f'Failed to initialize container "{vmid}"',
     ]
+
+
+def _lazily() -> list[str]:
+    """In front of tools that end with an fsync of a fresh image: that can be left to the kernel here."""
+    return ["eatmydata"] if shutil.which("eatmydata") else []
 
 
 def _beside(image: Path) -> Path:

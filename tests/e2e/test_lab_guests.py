@@ -1,0 +1,480 @@
+"""Real containers: what a guest sees, what survives it, and that nothing is left behind.
+
+Needs root and the lab's packages. All guests here live in a lab of their own, which the last test finds gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from lab.instance import CACHE
+from lab.lxc import LxcRuntime
+from lab.network import FORWARDING, MODEL_PORT, Network, Plan
+from lab.place import Place
+from lab.runtime import GuestSpec, Interface, Mount, RuntimeFault, Setup
+from lab.services.model import ModelEndpoint
+from lab.template import Template, ensure_template
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
+
+NODE = "pve"
+GIB = 1 << 30
+DEADLINE = 30.0
+
+
+def until(what: str, condition: Callable[[], bool], deadline: float = DEADLINE) -> None:
+    end = time.monotonic() + deadline
+    while not condition():
+        assert time.monotonic() < end, f"not after {deadline:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+def silent(_: str) -> None:
+    pass
+
+
+@dataclass
+class Bench:
+    """A lab without its API: runtime, network, template, and the guests that a test made."""
+
+    place: Place
+    network: Network
+    plan: Plan
+    runtime: LxcRuntime
+    template: Template
+    key: Path
+    made: list[GuestSpec] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def volume(self, name: str, size: int = GIB // 4) -> Path:
+        image = self.place.state_dir / f"{name}.raw"
+        self.runtime.format_volume(image, size, root_owner=100000, log=silent)
+        return image
+
+    def spec(self, vmid: int, *mounts: Mount, ip: str | None = None, root_size: int = 2 * GIB) -> GuestSpec:
+        number = vmid % 100 + 20
+        address = ip or str(self.plan.fixed(number))
+        gateway = None if address == "dhcp" else str(self.plan.gateway)
+        interface = Interface("eth0", "vmbr0", f"BC:24:11:00:01:{number:02X}", address, gateway)
+        root = self.place.state_dir / f"vm-{vmid}-disk-0.raw"
+        spec = GuestSpec(
+            NODE, vmid, f"guest{vmid}", 512, 256, (Mount("rootfs", "/", root), *mounts), (interface,), nesting=True
+        )
+        if not root.exists():
+            self.runtime.format_volume(root, root_size, root_owner=100000, log=silent)
+        self.made.append(spec)
+        return spec
+
+    def create(self, vmid: int, *mounts: Mount, ip: str | None = None, setup: Setup | None = None) -> GuestSpec:
+        """A new guest, its volumes attached after it was unpacked, as the stacks do it."""
+        bare = self.spec(vmid, ip=ip)
+        keys = (self.key.with_suffix(".pub").read_text().strip(),)
+        self.runtime.unpack(bare, self.template.archive, setup or Setup(ssh_public_keys=keys), silent)
+        return replace(bare, mounts=(*bare.mounts, *mounts))
+
+    def sh(self, spec: GuestSpec, script: str) -> str:
+        done = self.runtime.execute(spec, ["sh", "-ec", script])
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode().strip()
+
+    def booted(self, spec: GuestSpec) -> None:
+        """Wait until the guest's services are up; none of them may have failed."""
+        state = ""
+
+        def settled() -> bool:
+            # Early on, systemd does not even answer.
+            nonlocal state
+            state = self.runtime.execute(spec, ["systemctl", "is-system-running", "--wait"]).stdout.decode().strip()
+            return state in {"running", "degraded"}
+
+        until("booted", settled)
+        assert state == "running", self.runtime.execute(spec, ["systemctl", "--failed"]).stdout.decode()
+
+    def remove(self, spec: GuestSpec) -> None:
+        self.runtime.kill(spec)
+        root = spec.mounts[0].image
+        assert root is not None
+        self.runtime.remove_volume(root)
+
+
+def ip_of(spec: GuestSpec) -> str:
+    return str(spec.interfaces[0].ip).split("/")[0]
+
+
+@contextmanager
+def bench_in(state_dir: Path) -> Iterator[Bench]:
+    template = ensure_template(CACHE / "lab-template", silent)
+    state_dir.mkdir(parents=True)
+    place = Place.of(state_dir)
+    network = Network(place)
+    key = state_dir / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    runtime = LxcRuntime(place, network)
+    try:
+        yield Bench(place, network, network.up(), runtime, template, key)
+    finally:
+        runtime.end_all(timeout=5.0)
+        network.down()
+        shutil.rmtree(place.run_dir)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with bench_in(tmp_path_factory.mktemp("e2e") / "a lab") as bench:
+        yield bench
+
+
+@pytest.fixture
+def bench(lab: Bench) -> Iterator[Bench]:
+    lab.made.clear()
+    yield lab
+    for spec in lab.made:
+        lab.remove(spec)
+
+
+def mounts_below(folder: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f" {folder}" in line]
+
+
+def loops_below(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            text = entry.read_text().strip()
+        except OSError:
+            continue
+        if text.startswith(str(folder)):
+            found.append(text)
+    return found
+
+
+def may_resize_online() -> bool:
+    """Whether this process holds CAP_SYS_RESOURCE (24), without which the kernel does not grow what is mounted."""
+    status = Path("/proc/self/status").read_text()
+    held = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(held, 16) >> 24 & 1)
+
+
+def digest(image: Path) -> str:
+    return hashlib.sha256(image.read_bytes()).hexdigest()
+
+
+def test_a_guest_boots_and_is_reached_by_ssh(bench: Bench) -> None:
+    spec = bench.create(101)
+    bench.runtime.start(spec, silent)
+    options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+    command = [
+        "ssh",
+        "-q",
+        *options,
+        "-i",
+        str(bench.key),
+        f"root@{ip_of(spec)}",
+        "hostname; id -u; cat /proc/self/uid_map",
+    ]
+    result: list[str] = []
+
+    def reached() -> bool:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        result[:] = done.stdout.split()
+        return done.returncode == 0
+
+    until("ssh as root", reached)
+    assert result == ["guest101", "0", "0", "100000", "65536"]
+    bench.booted(spec)
+    assert bench.runtime.running(NODE) == {101}
+    used = bench.runtime.usage(spec)
+    assert used is not None
+    assert used.pid > 1
+    assert used.uptime < 60
+    assert 0 < used.mem < 512 << 20
+    names = {i.name: [a.address for a in i.addresses] for i in bench.runtime.interfaces(spec)}
+    assert ip_of(spec) in names["eth0"]
+    assert names["lo"][0] == "127.0.0.1"
+
+
+def test_guests_are_told_apart_by_host_keys_and_machine_id(bench: Bench) -> None:
+    seen = []
+    for vmid in (102, 103):
+        spec = bench.create(vmid)
+        bench.runtime.start(spec, silent)
+        seen.append(bench.sh(spec, "cat /etc/machine-id /etc/ssh/ssh_host_*_key.pub").splitlines())
+    first, second = ({line.split()[1] if " " in line else line for line in lines} for lines in seen)
+    # machine-id, ecdsa, ed25519, rsa
+    assert len(first) == len(second) == 4
+    assert not first & second
+
+
+def test_dhcp_gives_an_address_and_names_resolve(bench: Bench) -> None:
+    spec = bench.create(104, ip="dhcp")
+    bench.runtime.start(spec, silent)
+    low, high = bench.plan.dhcp_range
+    got: list[str] = []
+
+    def addressed() -> bool:
+        eth0 = [i for i in bench.runtime.interfaces(spec) if i.name == "eth0"]
+        got[:] = [a.address for i in eth0 for a in i.addresses if a.family == "inet"]
+        return bool(got)
+
+    until("an address", addressed)
+    assert int(low) <= int.from_bytes(socket.inet_aton(got[0])) <= int(high)
+    assert bench.sh(spec, "cat /etc/resolv.conf").split() == ["nameserver", str(bench.plan.gateway)]
+
+
+def test_data_on_a_volume_outlives_its_guest(bench: Bench) -> None:
+    volume = Mount("mp0", "/home/hermes", bench.volume("vm-999-disk-1"))
+    spec = bench.create(105, volume)
+    bench.runtime.start(spec, silent)
+    bench.sh(spec, "install -d -o 10000 -g 10000 /home/hermes/.hermes; echo kept > /home/hermes/.hermes/note")
+    # Ids are shifted as on Proxmox: 10000 in the guest is 110000 on the node.
+    on_host = bench.place.guest_dir(NODE, 105) / "mp0" / ".hermes"
+    assert on_host.stat().st_uid == 110000
+    assert bench.runtime.shutdown(spec, 20)
+    before = digest(bench.place.state_dir / "vm-999-disk-1.raw")
+    bench.remove(spec)
+    assert digest(bench.place.state_dir / "vm-999-disk-1.raw") == before
+    again = bench.create(105, volume)
+    bench.runtime.start(again, silent)
+    assert bench.sh(again, "cat /home/hermes/.hermes/note; stat -c %u /home/hermes/.hermes") == "kept\n10000"
+
+
+def test_what_a_guest_mounts_can_not_be_removed(bench: Bench) -> None:
+    image = bench.volume("vm-999-disk-2")
+    spec = bench.create(106, Mount("mp0", "/data", image))
+    bench.runtime.start(spec, silent)
+    for used in (image, spec.mounts[0].image):
+        assert used is not None
+        # The wording of lvremove, facts proxmox 6.
+        with pytest.raises(RuntimeFault, match="contains a filesystem in use"):
+            bench.runtime.remove_volume(used)
+        assert used.exists()
+    bench.runtime.kill(spec)
+    bench.runtime.remove_volume(image)
+    assert not image.exists()
+
+
+def test_a_killed_monitor_leaves_nothing_that_stops_the_next_start(bench: Bench) -> None:
+    volume = Mount("mp0", "/data", bench.volume("vm-999-disk-3"))
+    spec = bench.create(107, volume)
+    bench.runtime.start(spec, silent)
+    bench.sh(spec, "echo kept > /data/note; sync")
+    used = bench.runtime.usage(spec)
+    assert used is not None
+    status = Path(f"/proc/{used.pid}/status").read_text()
+    monitor = int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid:")))
+    assert b"lxc monitor" in Path(f"/proc/{monitor}/cmdline").read_bytes()
+    os.kill(monitor, signal.SIGKILL)
+    until("the guest is gone", lambda: not bench.runtime.running(NODE))
+    # A new process, as after a crash of the lab.
+    runtime = LxcRuntime(bench.place)
+    until("its init is gone", lambda: not Path(f"/proc/{used.pid}").exists())
+    runtime.recover([spec])
+    assert not mounts_below(bench.place.guest_dir(NODE, 107))
+    runtime.start(spec, silent)
+    assert bench.sh(spec, "cat /data/note") == "kept"
+
+
+def test_a_running_guest_is_found_by_a_new_process_and_left_alone(bench: Bench) -> None:
+    spec = bench.create(108)
+    bench.runtime.start(spec, silent)
+    before = bench.runtime.usage(spec)
+    runtime = LxcRuntime(Place.of(bench.place.state_dir))
+    runtime.recover([spec])
+    after = runtime.usage(spec)
+    assert runtime.running(NODE) == {108}
+    assert before is not None
+    assert after is not None
+    assert after.pid == before.pid
+
+
+def test_a_volume_without_file_system_fails_the_start_and_releases_all(bench: Bench) -> None:
+    raw = bench.place.state_dir / "vm-999-disk-4.raw"
+    bench.runtime.allocate_raw(raw, GIB // 8)
+    spec = bench.create(109, Mount("mp0", "/data", raw))
+    with pytest.raises(RuntimeFault, match=r"^startup for container '109' failed$") as caught:
+        bench.runtime.start(spec, silent)
+    # mount's exit code, facts proxmox 7, failed start B.
+    assert any("exited with status 32" in line for line in caught.value.log)
+    assert not mounts_below(bench.place.guest_dir(NODE, 109))
+    assert not loops_below(raw)
+    assert bench.runtime.running(NODE) == frozenset()
+
+
+def test_power_off_from_inside_releases_the_volumes(bench: Bench) -> None:
+    spec = bench.create(110, Mount("mp0", "/data", bench.volume("vm-999-disk-5")))
+    bench.runtime.start(spec, silent)
+    bench.booted(spec)
+    bench.runtime.execute(spec, ["systemctl", "poweroff", "--no-block"])
+    until("powered off", lambda: not bench.runtime.running(NODE))
+    until("unmounted", lambda: not mounts_below(bench.place.guest_dir(NODE, 110)))
+
+
+def test_reboot_from_inside_keeps_volume_and_address(bench: Bench) -> None:
+    spec = bench.create(111, Mount("mp0", "/data", bench.volume("vm-999-disk-6")))
+    bench.runtime.start(spec, silent)
+    bench.booted(spec)
+    bench.sh(spec, "echo kept > /data/note")
+    before = bench.runtime.usage(spec)
+    assert before is not None
+    bench.runtime.execute(spec, ["systemctl", "reboot", "--no-block"])
+
+    def rebooted() -> bool:
+        now = bench.runtime.usage(spec)
+        return now is not None and now.pid != before.pid
+
+    until("another init", rebooted)
+    bench.booted(spec)
+    assert bench.sh(spec, "cat /data/note; ip -4 -o addr show eth0").startswith("kept\n")
+    assert ip_of(spec) in bench.sh(spec, "ip -4 -o addr show eth0")
+
+
+def test_guests_reach_the_labs_services_and_nothing_else_of_the_host(bench: Bench) -> None:
+    spec = bench.create(112)
+    bench.runtime.start(spec, silent)
+    bench.booted(spec)
+    model = ModelEndpoint(str(bench.plan.gateway), MODEL_PORT, "key", bench.place.state_dir / "model.jsonl")
+    model.start()
+    try:
+        with socket.create_server(("0.0.0.0", 0)) as private:  # noqa: S104 - open to all, so that the rules alone decide
+            port = private.getsockname()[1]
+            private.settimeout(DEADLINE)
+            probe = "timeout 5 bash -c '</dev/tcp/%s/%d' 2>/dev/null && echo open || echo shut"
+            assert bench.sh(spec, probe % (bench.plan.gateway, MODEL_PORT)) == "open"
+            assert bench.sh(spec, probe % (bench.plan.gateway, port)) == "shut"
+            # The same port is open to the host itself, and its caller is the first to arrive.
+            with socket.create_connection((str(bench.plan.gateway), port), timeout=5):
+                accepted, caller = private.accept()
+                accepted.close()
+            assert caller[0] == str(bench.plan.gateway)
+    finally:
+        model.stop()
+
+
+def test_memory_is_limited(bench: Bench) -> None:
+    spec = bench.create(113)
+    bench.runtime.start(spec, silent)
+    done = bench.runtime.execute(spec, ["python3", "-c", "x = bytearray(900 << 20); print(len(x))"])
+    # 512 MiB and 256 MiB of swap: the kernel ends the one program, the guest lives.
+    assert done.returncode != 0
+    assert bench.sh(spec, "echo alive") == "alive"
+
+
+def test_a_volume_is_mounted_into_a_running_guest_and_grown(bench: Bench) -> None:
+    spec = bench.create(114)
+    bench.runtime.start(spec, silent)
+    bench.booted(spec)
+    image = bench.volume("vm-114-disk-1")
+    mount = Mount("mp0", "/srv/new/data", image)
+    bench.runtime.hot_mount(replace(spec, mounts=(*spec.mounts, mount)), mount, silent)
+    assert bench.sh(spec, "echo x > /srv/new/data/file; stat -c %u /srv/new/data") == "0"
+    size = "df --output=size -B1 /srv/new/data | tail -1"
+    before = int(bench.sh(spec, size))
+    log: list[str] = []
+    bench.runtime.grow_volume(image, GIB, mounted=False, log=log.append)
+    if may_resize_online():
+        assert int(bench.sh(spec, size)) > 3 * before
+    else:
+        # As Proxmox does: the volume has grown, that its file system has not is a warning.
+        assert "Failed to update the container's filesystem" in log[-1]
+        assert int(bench.sh(spec, size)) == before
+    bench.runtime.kill(spec)
+    bench.runtime.grow_volume(image, 2 * GIB, mounted=False, log=silent)
+    assert image.stat().st_size == 2 * GIB
+    grown = subprocess.run(
+        ["dumpe2fs", "-h", str(image)], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    counts = dict(re.findall(r"^(Block count|Block size):\s+(\d+)$", grown, re.MULTILINE))
+    assert int(counts["Block count"]) * int(counts["Block size"]) == 2 * GIB
+    check = subprocess.run(["e2fsck", "-fn", str(image)], capture_output=True, text=True, check=False, timeout=60)
+    assert check.returncode == 0, check.stdout
+    assert not loops_below(image)
+
+
+def test_a_link_in_the_guest_leads_the_host_nowhere(bench: Bench, tmp_path: Path) -> None:
+    spec = bench.create(115)
+    bench.runtime.start(spec, silent)
+    elsewhere = tmp_path / "host"
+    elsewhere.mkdir()
+    bench.sh(spec, f"rm -rf /etc/network /srv; ln -s {elsewhere} /etc/network; ln -s {elsewhere} /srv")
+    mount = Mount("mp0", "/srv/data", bench.volume("vm-115-disk-1"))
+    with pytest.raises(RuntimeFault, match="symlink encountered at: /srv"):
+        bench.runtime.hot_mount(replace(spec, mounts=(*spec.mounts, mount)), mount, silent)
+    bench.runtime.kill(spec)
+    # The network configuration is written at each start. In the guest's own tree the link leads nowhere.
+    with pytest.raises(RuntimeFault, match="startup for container '115' failed"):
+        bench.runtime.start(spec, silent)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_commands_have_input_output_and_a_code(bench: Bench) -> None:
+    spec = bench.create(116)
+    bench.runtime.start(spec, silent)
+    done = bench.runtime.execute(spec, ["sh", "-c", "cat; echo wrong >&2; exit 7"], stdin=b"given")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"given", b"wrong\n")
+    # Nothing of the host's environment leaks into the guest.
+    names = {line.split("=")[0] for line in bench.sh(spec, "env").splitlines()}
+    assert names <= {"PATH", "HOME", "PWD", "SHLVL", "_", "container", "TERM"}
+
+
+def test_unpacking_over_an_attached_volume_keeps_its_files(bench: Bench) -> None:
+    """Proxmox mounts all volumes while it unpacks (facts proxmox 2.3): the template's files land in them too."""
+    image = bench.volume("vm-999-disk-7", GIB)
+    first = bench.create(117, Mount("mp0", "/var", image))
+    bench.runtime.start(first, silent)
+    bench.sh(first, "mkdir -p /var/lib/dpkg; echo mine > /var/lib/dpkg/arch; echo kept > /var/note")
+    bench.remove(first)
+    bare = bench.spec(117)
+    whole = replace(bare, mounts=(*bare.mounts, Mount("mp0", "/var", image)))
+    bench.runtime.unpack(whole, bench.template.archive, Setup(), silent)
+    bench.runtime.start(whole, silent)
+    assert bench.sh(whole, "cat /var/lib/dpkg/arch /var/note; test -s /var/lib/dpkg/status") == "mine\nkept"
+
+
+def test_set_up_of_password_keys_and_time_zone(bench: Bench) -> None:
+    keys = ("ssh-ed25519 AAAA one", "ssh-ed25519 BBBB two's")
+    spec = bench.create(118, setup=Setup(password="c0rrect 'horse' $x", ssh_public_keys=keys, timezone="Europe/Berlin"))
+    bench.runtime.start(spec, silent)
+    assert bench.sh(spec, "cat /root/.ssh/authorized_keys").splitlines() == list(keys)
+    assert bench.sh(spec, "stat -c %a /root/.ssh /root/.ssh/authorized_keys").split() == ["700", "600"]
+    assert bench.sh(spec, "date +%Z; cat /etc/timezone").split()[1] == "Europe/Berlin"
+    stored = bench.sh(spec, "getent shadow root").split(":")[1]
+    salt = stored.split("$")[2]
+    done = subprocess.run(
+        ["openssl", "passwd", "-6", "-salt", salt, "-stdin"], input="c0rrect 'horse' $x\n", text=True,
+        capture_output=True, check=True, timeout=30,
+    )  # fmt: skip
+    assert done.stdout.strip() == stored
+
+
+def test_two_labs_live_side_by_side_and_leave_nothing(bench: Bench, tmp_path: Path) -> None:
+    spec = bench.create(119)
+    bench.runtime.start(spec, silent)
+    with bench_in(tmp_path / "other lab") as other:
+        assert other.plan.subnet != bench.plan.subnet
+        twin = other.create(119)
+        other.runtime.start(twin, silent)
+        assert other.runtime.running(NODE) == bench.runtime.running(NODE) == {119}
+        other.runtime.kill(twin)
+        assert bench.runtime.running(NODE) == {119}
+    assert not mounts_below(other.place.run_dir)
+    assert not loops_below(other.place.state_dir)
+    assert not other.place.run_dir.exists()
+    assert not Path(f"/sys/class/net/{other.place.bridge}").exists()
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True, timeout=30).stdout
+    assert other.place.table not in tables
+    assert bench.place.table in tables
+    # The first lab still needs it.
+    assert FORWARDING.read_text().strip() == "1"
