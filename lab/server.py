@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl, unquote
+from weakref import WeakSet
 
 from aiohttp import web
 
@@ -93,6 +94,7 @@ class LabServer:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._stopping: asyncio.Event | None = None
+        self._transports: WeakSet[asyncio.Transport] = WeakSet()
         self.port = config.port
         self._access_log = AccessLog(config.state_dir / "access.log")
         self.faults = Faults(config.state_dir / "faults.log")
@@ -197,11 +199,18 @@ class LabServer:
             control.close()
             (self.config.state_dir / SOCKET).unlink(missing_ok=True)
         await runner.cleanup()
+        # A client that went away without a TLS farewell would keep its transport half closed past the loop's end.
+        for transport in self._transports:
+            transport.abort()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     # --- one request ---
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         began = time.monotonic()
+        if request.transport is not None:
+            self._transports.add(request.transport)
         authid: list[str] = []
         path = unquote(request.rel_url.raw_path).removeprefix(BASE)
         rules = self.faults.for_request(request.method, path)

@@ -1,0 +1,165 @@
+"""Every operation, cut off at every one of its API calls, in every way: the next run converges and nothing is lost.
+
+The number of cases is the number of calls that the operation makes, counted by running it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from proxmox_cuts import Act, KilledError, Lab, make, unmake, volumes
+
+from proxmox.client import Proxmox
+from proxmox.facts import read_guest
+from proxmox.operations import attach, detach, ensure_power, ensure_volume, read_attachment, remove_volume
+from proxmox.planning import AttachWish, DetachWish, VolumeWish
+
+KILLS = ("kill-before", "kill-after")
+HICCUPS = ("drop-before", "drop-after", "error-after", "lock")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(tmp_path_factory.mktemp("lab")).serve() as found:
+        yield found
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on pet `base + 9` and cattle `base`, `base + 1`: the state before, and a look at the end."""
+
+    arrange: Callable[[Proxmox, int], None]
+    act: Callable[[int], Act]
+    check: Callable[[Proxmox, int], None]
+    volumes: int = 2  # of the pet, its root file system among them
+
+
+def disk(base: int) -> str:
+    return f"local-lvm:vm-{base + 9}-disk-1"
+
+
+def volume(base: int, size: float = 8, path: str = "/volumes/hermes", volid: str | None = None) -> VolumeWish:
+    return VolumeWish("hermes", base + 9, "local-lvm", size, path, volid)
+
+
+def wish(base: int, vmid: int = 0, path: str = "/home/hermes", *, takeover: bool = False) -> AttachWish:
+    return AttachWish(base + vmid, "pve", disk(base), path, base + 9, takeover=takeover)
+
+
+def pet(client: Proxmox, base: int) -> None:
+    make(client, base + 9, protection=True)
+
+
+def pet_with_volume(client: Proxmox, base: int) -> None:
+    pet(client, base)
+    ensure_volume(client, volume(base))
+
+
+def pet_and_cattle(client: Proxmox, base: int) -> None:
+    pet_with_volume(client, base)
+    make(client, base)
+
+
+def attached(client: Proxmox, base: int) -> None:
+    pet_and_cattle(client, base)
+    attach(client, wish(base))
+
+
+def attached_and_another(client: Proxmox, base: int) -> None:
+    attached(client, base)
+    make(client, base + 1)
+
+
+def runs_with_it(vmid: int, path: str = "/home/hermes") -> Callable[[Proxmox, int], None]:
+    def check(client: Proxmox, base: int) -> None:
+        state = read_attachment(client, base + vmid, "mp0")
+        assert state is not None
+        assert (state.volid, state.path, state.running, state.pending) == (disk(base), path, True, False)
+        for other in {base, base + 1} - {base + vmid}:
+            guest = read_guest(client, other)
+            assert guest is None or not guest.references(disk(base))
+
+    return check
+
+
+def forgotten(client: Proxmox, base: int) -> None:
+    guest = read_guest(client, base)
+    assert guest is not None
+    assert guest.running is False
+    assert not guest.references(disk(base))
+
+
+def nothing_more(_client: Proxmox, _base: int) -> None:
+    """The invariants say it all."""
+
+
+CASES: dict[str, Case] = {
+    "allocate": Case(pet, lambda base: lambda client: ensure_volume(client, volume(base)), nothing_more),
+    "move and grow": Case(
+        pet_with_volume,
+        lambda base: lambda client: ensure_volume(client, volume(base, 9, "/volumes/new", disk(base))),
+        nothing_more,
+    ),
+    "attach": Case(pet_and_cattle, lambda base: lambda client: attach(client, wish(base)), runs_with_it(0)),
+    "change path": Case(
+        attached, lambda base: lambda client: attach(client, wish(base, path="/srv")), runs_with_it(0, "/srv")
+    ),
+    "take over": Case(
+        attached_and_another,
+        lambda base: lambda client: attach(client, wish(base, 1, takeover=True)),
+        runs_with_it(1),
+    ),
+    "detach": Case(attached, lambda base: lambda client: detach(client, DetachWish(base, disk(base))), forgotten),
+    "stop": Case(
+        pet_and_cattle,
+        lambda base: lambda client: ensure_power(client, base + 9, running=True),
+        lambda client, base: ensure_power(client, base + 9, running=False),
+    ),
+    "delete": Case(
+        pet_with_volume,
+        lambda base: lambda client: remove_volume(client, base + 9, disk(base), disk(base)),
+        nothing_more,
+        volumes=1,
+    ),
+}
+
+
+def run(lab: Lab, case: Case, at: int, what: str) -> int:
+    """One history; the number of calls that the operation made until it was cut off or done."""
+    base = lab.numbers()
+    with lab.client() as client:
+        case.arrange(client, base)
+        cut, cutter = lab.cut_client(at, what)
+        act = case.act(base)
+        if what in KILLS:
+            with cut:
+                try:
+                    act(cut)
+                except KilledError:
+                    assert cutter.dead
+            act(client)
+        else:
+            with cut:
+                act(cut)
+        case.check(client, base)
+        found = read_guest(client, base + 9)
+        assert found is not None
+        assert found.protected
+        assert len(volumes(client, base + 9)) == case.volumes
+        assert not found.unused()
+        for vmid in (base, base + 1, base + 9):
+            if client.vmid_taken(vmid):
+                unmake(client, vmid)
+    return len(cutter.calls)
+
+
+@pytest.mark.parametrize("what", [*KILLS, *HICCUPS])
+@pytest.mark.parametrize("name", CASES)
+def test_cut_off_at_every_call_the_end_is_the_same(lab: Lab, name: str, what: str) -> None:
+    case = CASES[name]
+    calls = run(lab, case, -1, "")
+    assert calls > 0
+    for at in range(calls):
+        run(lab, case, at, what)
