@@ -283,8 +283,10 @@ def test_a_job_that_vanishes_is_told(container: Container) -> None:
     def restart(number: int) -> None:
         if "systemd-run" in container.commands[number]:
             (container.root / "state" / "jobs" / wanted.name / "finish").unlink()
+            gate.touch()
 
-    wanted = job("echo begun")
+    gate = container.root / "gate"
+    wanted = job(f"echo begun; while [ ! -e {gate} ]; do sleep 0.05; done")
     container.after = restart
     with pytest.raises(PhaseLost, match="restarted, or somebody ended"):
         go(container, wanted)
