@@ -218,29 +218,50 @@ def require_root(connection: Connection, target: SshTarget) -> None:
 
 
 def load_private_key(path: str) -> paramiko.PKey:
-    """Read an OpenSSH or PEM key (ed25519, ecdsa, rsa) by content. PrivateKeyError when it can't be used."""
+    """Read an ed25519, ecdsa or rsa key by content: OpenSSH, PEM or PKCS#8. PrivateKeyError when it can't be used."""
     import paramiko
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
     file = Path(path).expanduser()
     try:
-        return paramiko.PKey.from_path(file)
+        data = file.read_bytes()
+        # Told by its header: the library says ValueError both for a foreign form and for a damaged key.
+        openssh = b"-----BEGIN OPENSSH PRIVATE KEY-----" in data
+        load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
+        loaded = load(data, password=None)
     except FileNotFoundError:
         raise PrivateKeyError(
             f"SSH key file {file} does not exist.\nCorrect the path, or unset it to use the SSH agent."
         ) from None
     except PermissionError:
         raise PrivateKeyError(f"SSH key file {file} can't be read by this user.\nCorrect its owner or mode.") from None
-    except (paramiko.PasswordRequiredException, TypeError):
-        # cryptography reports a missing passphrase as TypeError
+    except TypeError:  # so the library reports a missing passphrase
         raise PrivateKeyError(
             f"SSH key file {file} is encrypted, and there is nobody here to type its passphrase.\n"
             "Load it into an SSH agent (ssh-add) and unset the key file, or name a key without a passphrase."
         ) from None
-    except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
-        raise PrivateKeyError(
-            f"SSH key file {file} is not a private key that can be used ({type(error).__name__}).\n"
-            "Name the private half (not the .pub file) of an ed25519, ecdsa or rsa key."
-        ) from None
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise _no_key(file, type(error).__name__) from None
+    if isinstance(loaded, ed25519.Ed25519PrivateKey):
+        kind: type[paramiko.PKey] = paramiko.Ed25519Key
+    elif isinstance(loaded, ec.EllipticCurvePrivateKey):
+        kind = paramiko.ECDSAKey
+    elif isinstance(loaded, rsa.RSAPrivateKey):
+        kind = paramiko.RSAKey
+    else:
+        raise _no_key(file, "another kind of key")
+    plain = serialization.NoEncryption()
+    text = loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, plain).decode()
+    return kind.from_private_key(io.StringIO(text))
+
+
+def _no_key(file: Path, reason: str) -> PrivateKeyError:
+    return PrivateKeyError(
+        f"SSH key file {file} is not a private key that can be used ({reason}).\n"
+        "Name the private half (not the .pub file) of an ed25519, ecdsa or rsa key."
+    )
 
 
 def connect(target: SshTarget, *, timeout_s: float = 20.0) -> SshConnection:

@@ -1,0 +1,288 @@
+"""SSH with a pinned key, against a small SSH server in this process."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from provisioning.errors import ConnectionCut, HostKeyMismatch, PrivateKeyError, SshAuthError, SshUnreachable
+from provisioning.ssh import HostKey, SshTarget, connect, learn_host_key, load_private_key, wait_for_ssh
+
+
+def make_key(folder: Path, kind: str, *, form: str = "RFC4716", passphrase: str = "") -> Path:
+    path = folder / f"{kind}-{form}-{bool(passphrase)}"
+    size = {"rsa": "2048", "ecdsa": "256", "ed25519": "256"}[kind]
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", kind, "-b", size, "-m", form, "-N", passphrase, "-C", "", "-f", str(path)],
+        check=True,
+    )
+    return path
+
+
+@dataclass
+class Server:
+    """Accepts the public keys in `allowed`, runs commands by the local shell, shows the keys in `host_keys`."""
+
+    host_keys: list[paramiko.PKey]
+    allowed: set[bytes] = field(default_factory=set)
+    handshakes: int = 0
+
+    def __post_init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.transports: list[paramiko.Transport] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self.listener.accept()
+                self.handshakes += 1
+                transport = paramiko.Transport(sock)
+                for key in self.host_keys:
+                    transport.add_server_key(key)
+                self.transports.append(transport)
+                with contextlib.suppress(Exception):
+                    transport.start_server(server=_Session(self))
+
+    def close(self) -> None:
+        self.listener.close()
+        for transport in self.transports:
+            transport.close()
+
+
+class _Session(paramiko.ServerInterface):
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def get_allowed_auths(self, _username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, _username: str, key: paramiko.PKey) -> int:
+        good = key.asbytes() in self.server.allowed
+        return paramiko.common.AUTH_SUCCESSFUL if good else paramiko.common.AUTH_FAILED
+
+    def check_channel_request(self, _kind: str, _chanid: int) -> int:
+        return paramiko.common.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        threading.Thread(target=self._execute, args=(channel, command.decode()), daemon=True).start()
+        return True
+
+    def _execute(self, channel: paramiko.Channel, command: str) -> None:
+        stdin = bytearray()
+        while data := channel.recv(65536):
+            stdin += data
+        done = subprocess.run(["/bin/sh", "-c", command], input=bytes(stdin), capture_output=True, check=False)
+        channel.sendall(done.stdout)
+        channel.sendall_stderr(done.stderr)
+        channel.send_exit_status(done.returncode)
+        channel.close()
+
+
+@pytest.fixture
+def client_key(tmp_path: Path) -> Path:
+    return make_key(tmp_path, "ed25519")
+
+
+@pytest.fixture
+def server(tmp_path: Path, client_key: Path) -> Iterator[Server]:
+    (tmp_path / "host").mkdir()
+    keys = [load_private_key(str(make_key(tmp_path / "host", kind))) for kind in ("ed25519", "ecdsa", "rsa")]
+    made = Server(keys, {load_private_key(str(client_key)).asbytes()})
+    yield made
+    made.close()
+
+
+def target_of(server: Server, key_file: Path | None, host_key: HostKey | None = None) -> SshTarget:
+    shown = host_key or learn_host_key("127.0.0.1", port=server.port, timeout_s=10, on_line=lambda _: None)
+    return SshTarget("127.0.0.1", shown, server.port, "root", str(key_file) if key_file else None)
+
+
+def key_of(key: paramiko.PKey) -> HostKey:
+    return HostKey.from_blob(key.get_name(), key.asbytes())
+
+
+def test_the_fingerprint_is_the_one_that_ssh_keygen_prints(client_key: Path) -> None:
+    public = client_key.with_suffix(".pub")
+    printed = subprocess.run(["ssh-keygen", "-l", "-f", str(public)], check=True, capture_output=True, text=True).stdout
+    key = HostKey.parse(public.read_text())
+    assert key.fingerprint == printed.split()[1]
+    assert key.line == " ".join(public.read_text().split()[:2])
+
+
+@pytest.mark.parametrize(
+    "line", ["", "ssh-ed25519", "ssh-ed25519 !!!", "ssh-rsa " + base64.b64encode(b"\0\0\0\x03abc").decode()]
+)
+def test_a_line_that_is_no_key_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="not a public key line"):
+        HostKey.parse(line)
+
+
+def test_the_learnt_key_is_the_type_that_openssh_prefers(server: Server) -> None:
+    assert target_of(server, None).host_key == key_of(server.host_keys[0])
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_any_pinned_type_is_asked_for(server: Server, client_key: Path, index: int) -> None:
+    pinned = key_of(server.host_keys[index])
+    with contextlib.closing(connect(target_of(server, client_key, pinned))) as connection:
+        assert connection.run("echo here").stdout == b"here\n"
+
+
+def test_another_host_key_is_refused_before_anything_is_sent(server: Server, client_key: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = key_of(load_private_key(str(make_key(tmp_path / "other", "ed25519"))))
+    with pytest.raises(HostKeyMismatch) as refused:
+        connect(target_of(server, client_key, other))
+    assert other.fingerprint in str(refused.value)
+    assert key_of(server.host_keys[0]).fingerprint in str(refused.value)
+
+
+def test_a_host_key_type_that_is_gone_is_another_machine(server: Server, client_key: Path) -> None:
+    pinned = key_of(server.host_keys[1])
+    server.host_keys = server.host_keys[:1]
+    with pytest.raises(HostKeyMismatch):
+        connect(target_of(server, client_key, pinned))
+
+
+def test_a_refused_key_is_named(server: Server, tmp_path: Path) -> None:
+    stranger = make_key(tmp_path, "rsa")
+    with pytest.raises(SshAuthError) as refused:
+        wait_for_ssh(
+            "127.0.0.1", port=server.port, private_key_file=str(stranger), timeout_s=10, on_line=lambda _: None
+        )
+    assert key_of(load_private_key(str(stranger))).fingerprint in str(refused.value)
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    lines: list[str] = []
+    with pytest.raises(SshUnreachable, match="connection refused"):
+        learn_host_key("127.0.0.1", port=port, timeout_s=0.5, on_line=lines.append)
+
+
+def test_something_else_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock, _ = listener.accept()
+                    with sock:
+                        sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 200)
+                        sock.shutdown(socket.SHUT_WR)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(SshUnreachable, match="no SSH handshake"):
+            learn_host_key("127.0.0.1", port=listener.getsockname()[1], timeout_s=1.0, on_line=lambda _: None)
+
+
+def test_a_server_that_starts_late_is_waited_for(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found: list[HostKey] = []
+    waiter = threading.Thread(
+        target=lambda: found.append(learn_host_key("127.0.0.1", port=port, timeout_s=30, on_line=lambda _: None))
+    )
+    waiter.start()
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def relay() -> None:
+        sock, _ = listener.accept()
+        transport = paramiko.Transport(sock)
+        transport.add_server_key(server.host_keys[0])
+        server.transports.append(transport)
+        with contextlib.suppress(Exception):
+            transport.start_server(server=_Session(server))
+
+    threading.Thread(target=relay, daemon=True).start()
+    waiter.join(timeout=40)
+    listener.close()
+    assert found == [key_of(server.host_keys[0])]
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+@pytest.mark.parametrize("form", ["RFC4716", "PEM", "PKCS8"])
+def test_private_keys_are_read_by_content(tmp_path: Path, kind: str, form: str) -> None:
+    if kind == "ed25519" and form != "RFC4716":
+        pytest.skip("OpenSSH writes ed25519 keys in its own format only")
+    path = make_key(tmp_path, kind, form=form)
+    public = HostKey.parse(path.with_suffix(".pub").read_text())
+    assert key_of(load_private_key(str(path))) == public
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_an_encrypted_key_is_told(tmp_path: Path, kind: str) -> None:
+    path = make_key(tmp_path, kind, passphrase="correct horse")
+    with pytest.raises(PrivateKeyError, match="is encrypted"):
+        load_private_key(str(path))
+
+
+def test_an_encrypted_pem_key_is_told(tmp_path: Path) -> None:
+    path = make_key(tmp_path, "rsa", form="PEM", passphrase="correct horse")
+    with pytest.raises(PrivateKeyError, match="is encrypted"):
+        load_private_key(str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"ssh-ed25519 AAAA me\n", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_key_is_told(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    with pytest.raises(PrivateKeyError, match="not a private key"):
+        load_private_key(str(path))
+
+
+def test_a_missing_key_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PrivateKeyError, match="does not exist"):
+        wait_for_ssh("127.0.0.1", private_key_file=str(tmp_path / "none"), timeout_s=1, on_line=lambda _: None)
+
+
+def test_streams_status_and_input_come_through(server: Server, client_key: Path) -> None:
+    data = bytes(range(256)) * 20000  # 5 MB: more than any window
+    with contextlib.closing(connect(target_of(server, client_key))) as connection:
+        result = connection.run("sha256sum; echo words >&2; exit 3", stdin=data)
+        assert result.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
+        assert (result.status, result.stderr) == (3, b"words\n")
+        large = connection.run("head -c 5000000 /dev/zero; head -c 3000000 /dev/zero >&2")
+        assert (len(large.stdout), len(large.stderr)) == (5_000_000, 3_000_000)
+
+
+def test_a_command_that_falls_silent_is_a_cut(server: Server, client_key: Path) -> None:
+    with contextlib.closing(connect(target_of(server, client_key))) as connection:
+        began = time.monotonic()
+        with pytest.raises(ConnectionCut, match="fell silent"):
+            connection.run("sleep 5", timeout_s=0.5)
+        assert time.monotonic() - began < 5
+
+
+def test_a_broken_transport_is_a_cut(server: Server, client_key: Path) -> None:
+    with contextlib.closing(connect(target_of(server, client_key))) as connection:
+        connection.run("true")
+        server.transports[-1].close()
+        with pytest.raises(ConnectionCut):
+            connection.run("true", timeout_s=5)
+
+
+def test_only_root_will_do(server: Server, client_key: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    (fake / "id").write_text("#!/bin/sh\necho 1000\n")
+    (fake / "id").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake}:/usr/bin:/bin")
+    with pytest.raises(SshAuthError, match="uid 1000"):
+        wait_for_ssh(
+            "127.0.0.1", port=server.port, private_key_file=str(client_key), timeout_s=10, on_line=lambda _: None
+        )
