@@ -92,7 +92,8 @@ def pulumi(
     process = subprocess.Popen(
         ["pulumi", *argv, "--json", "--non-interactive", "--color", "never"],
         cwd=cwd,
-        env=dict(env),
+        # Without it a preview answers one document instead of the events.
+        env={**env, "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -119,6 +120,8 @@ def pulumi(
         killer.cancel()
         run.returncode = process.wait()
         drain.join()
+        process.stdout.close()
+        process.stderr.close()
     run.seconds = time.monotonic() - begin
     run.stderr = "".join(errors)
     if log is not None:

@@ -400,7 +400,7 @@ class LxcRuntime:
         deadline = time.monotonic() + SETTLE_DEADLINE
         while held := [loop for image in images for loop in _loops_of(image) if not _mounted_at(loop)]:
             if time.monotonic() > deadline:
-                raise RuntimeFault(f"{held[0]} is still in use {SETTLE_DEADLINE:.0f} s after container {spec.vmid} ended")
+                raise RuntimeFault(f"{held[0]} is still in use {SETTLE_DEADLINE:.0f} s after CT {spec.vmid} ended")
             time.sleep(0.02)
 
     def _in_tree(self, guest_dir: Path, script: str, *, shell_from_host: bool = False) -> None:

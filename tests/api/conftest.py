@@ -1,0 +1,43 @@
+"""One lab without containers for the whole level, set back before each case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from lab_harness import Lab
+
+from lab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
+from lab.server import LabServer
+from lab.simulated import SimulatedRuntime, write_template
+
+
+@pytest.fixture(scope="session")
+def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    runtime = SimulatedRuntime()
+    storages = (
+        *DEFAULT_STORAGES,
+        SHARED,
+        StorageConfig("off", "lvmthin", frozenset({"rootdir", "images"}), enabled=False),
+        StorageConfig("away", "lvmthin", frozenset({"rootdir", "images"}), nodes=frozenset({"pve2"})),
+    )
+    config = LabConfig(
+        tmp_path_factory.mktemp("lab"),
+        runtime,
+        nodes=("pve", "pve2"),
+        storages=storages,
+        auth_delay=0,
+        lock_timeout=0.3,
+        create_lock_timeout=0.2,
+    )
+    with LabServer(config) as server:
+        write_template(config.template_dir("pve"))
+        lab = Lab(server, runtime)
+        yield lab
+        lab.close()
+
+
+@pytest.fixture
+def lab(_session_lab: Lab) -> Lab:
+    _session_lab.reset()
+    return _session_lab
