@@ -127,6 +127,7 @@ class Cattle(pulumi.ComponentResource):
         )
         return {
             "address": access.address,
+            "sshKeyFile": str(settings.ssh_private_key_file),
             "sshHostKey": access.host_key,
             "sshHostKeyFingerprint": access.fingerprint,
             "ssh": access.address.apply(lambda host: _ssh_command(settings.ssh_private_key_file, host)),

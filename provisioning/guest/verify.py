@@ -267,10 +267,17 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def ask(parameters: dict[str, Any]) -> dict[str, Any]:
+    """One prompt and its answer, once the gateway is there (it may have been started a moment ago)."""
+    base, key = f"http://127.0.0.1:{parameters['api_server_port']}", api_key()
+    check_health(base, key, installed_version(None), time.monotonic() + parameters["services_timeout_s"])
+    return {"answer": check_prompt(base, key, parameters)}
+
+
 def main() -> int:
     parameters = json.load(sys.stdin)
     try:
-        result = verify(parameters)
+        result = verify(parameters) if parameters.get("only") != "prompt" else ask(parameters)
     except Fault as fault:
         print(f"verify failed: {fault}", file=sys.stderr)
         for unit in (GATEWAY, DASHBOARD) if parameters["dashboard"] else (GATEWAY,):

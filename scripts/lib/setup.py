@@ -137,10 +137,15 @@ def install_uv() -> None:
     shutil.rmtree(target, ignore_errors=True)
     # --target leaves the system's own packages alone, and is allowed where they are "externally managed".
     run(
-        [sys.executable, *"-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes".split()]
-        + ["--target", target, "-r", lock],
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"),
+            "--target",
+            target,
+            "-r",
+            lock,
+        ],
         "installing uv",
-        env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"},
+        env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
     )
 
 

@@ -1,0 +1,42 @@
+"""Talk to the agent in a container, over SSH and its own API."""
+
+from __future__ import annotations
+
+import json
+
+from provisioning.errors import ProvisioningError
+from provisioning.phases import VERIFY_PATH
+from provisioning.ssh import SshTarget, connect
+
+PROMPT_SECONDS = 300.0
+START_SECONDS = 90.0  # how long a gateway that is starting is waited for
+
+
+class AgentSilentError(ProvisioningError):
+    """The agent did not answer a prompt; the text is what the container says about it."""
+
+
+def ask(target: SshTarget, prompt: str, *, api_port: int = 8642, timeout_s: float = PROMPT_SECONDS) -> str:
+    """Send one prompt as a fresh conversation and answer what the agent says.
+
+    The API key is read in the container and stays there. Raises AgentSilentError, or an SSH error.
+    """
+    parameters = {
+        "only": "prompt",
+        "dashboard": False,
+        "prompt": prompt,
+        "expect": "",
+        "api_server_port": api_port,
+        "services_timeout_s": START_SECONDS,
+        "prompt_timeout_s": timeout_s,
+    }
+    connection = connect(target)
+    try:
+        done = connection.run(
+            f"/usr/bin/python3 -I {VERIFY_PATH}", stdin=json.dumps(parameters).encode(), timeout_s=START_SECONDS + timeout_s + 30
+        )
+    finally:
+        connection.close()
+    if done.status != 0:
+        raise AgentSilentError(done.stderr.decode(errors="replace").strip() or f"the prompt ended with {done.status}")
+    return str(json.loads(done.stdout)["answer"])

@@ -1,0 +1,317 @@
+"""The demo: the whole main job on a local Proxmox, each claim checked as it is made."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lab.engine import Run, Span, pulumi
+from lab.environment import environment
+from lab.instance import CHECKOUT, Lab, LabError
+from provisioning.errors import ProvisioningError
+from provisioning.ssh import HostKey, SshTarget, connect
+from provisioning.talk import ask
+
+# The original design's cycle, in seconds: field by field what its create.sh and destroy.sh measured.
+ORIGINAL = {
+    "ensure pet": 2,
+    "create": 11,
+    "ssh": 15,
+    "attach": 8,
+    "baseline": 56,
+    "agent": 30,
+    "configure": 6,
+    "verify": 9,
+}
+ORIGINAL_TOTAL = 137
+ORIGINAL_DESTROY = 15
+GOAL_TOTAL = 60
+GOAL_DESTROY = 6
+
+SPANS = {
+    "create": "cattle-container",
+    "attach": "cattle-volume",
+    "ssh": "cattle-ssh",
+    "baseline": "cattle-agent-baseline",
+    "agent": "cattle-agent-agent",
+    "configure": "cattle-agent-configure",
+    "verify": "cattle-agent-verify",
+}
+WORDS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
+NOTE_FILE = "demo-note.txt"
+
+
+class DemoError(Exception):
+    """A claim did not hold; the text says which, and why."""
+
+
+class Demo:
+    """One showing. ``console`` is what people see; ``log`` gets all that the engine says."""
+
+    def __init__(self, lab: Lab, console: Console) -> None:
+        self.lab = lab
+        self.console = console
+        self.figures: dict[str, Any] = {}
+        self.log = lab.state_dir / "demo.log"
+        self.env: dict[str, str] = {}
+
+    # --- showing ---
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        self.console.print(f"\n[bold]{title}[/bold]")
+        begin = time.monotonic()
+        try:
+            yield
+        except (DemoError, ProvisioningError, LabError) as error:
+            self.console.print(f"  [red]failed[/red] after {time.monotonic() - begin:.1f} s", highlight=False)
+            raise DemoError(f"{title}: {error}") from None
+
+    def check(self, holds: bool, claim: str, otherwise: str = "") -> None:
+        if not holds:
+            raise DemoError(f"not true: {claim}. {otherwise}".strip())
+        self.console.print(f"  [green]✓[/green] {claim}", highlight=False)
+
+    def engine(self, *argv: str, stack: str) -> Run:
+        """Run Pulumi on a stack, and show each resource as it is done."""
+
+        def show(event: dict[str, Any]) -> None:
+            if "resOutputsEvent" in event:
+                metadata = event["resOutputsEvent"]["metadata"]
+                word = WORDS.get(metadata["op"])
+                if word and not metadata["type"].startswith("pulumi:"):
+                    name = metadata["urn"].rsplit("::", 1)[1]
+                    self.console.print(
+                        f"  [dim]{time.monotonic() - begin:5.1f} s  {name} {word}[/dim]", highlight=False
+                    )
+
+        begin = time.monotonic()
+        with self.console.status(f"pulumi {argv[0]} --stack {stack}"):
+            run = pulumi([*argv, "--stack", stack], cwd=CHECKOUT, env=self.env, on_event=show, log=self.log)
+        if not run.ok:
+            raise DemoError(f"pulumi {' '.join(argv)} --stack {stack} failed:\n{run.explain()}")
+        return run
+
+    def up(self, stack: str, *options: str) -> Run:
+        return self.engine("up", "--yes", "--skip-preview", *options, stack=stack)
+
+    def outputs(self, stack: str) -> dict[str, Any]:
+        argv = ["pulumi", "stack", "output", "--json", "--stack", stack, "--non-interactive"]
+        done = subprocess.run(argv, cwd=CHECKOUT, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise DemoError(f"{' '.join(argv)} failed:\n{done.stderr}")
+        outputs: dict[str, Any] = json.loads(done.stdout)
+        return outputs
+
+    # --- the story ---
+
+    def start_lab(self) -> None:
+        done = subprocess.run([CHECKOUT / "scripts" / "lab", "up"], check=False)
+        if done.returncode:
+            raise DemoError("the lab did not come up; its own lines above say why")
+        self.env = {**os.environ, **environment(self.lab)}
+        for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+            self.env.pop(name, None)
+
+    def target(self, outputs: dict[str, Any]) -> SshTarget:
+        key = HostKey.parse(outputs["sshHostKey"])
+        return SshTarget(outputs["address"], key, private_key_file=outputs["sshKeyFile"])
+
+    def home_file(self, target: SshTarget, name: str) -> str:
+        """The SHA-256 of a file in the agent's home, read by SSH."""
+        connection = connect(target)
+        try:
+            done = connection.run(f"sha256sum -- /home/hermes/{name}")
+        finally:
+            connection.close()
+        if done.status != 0:
+            raise DemoError(f"{name} is not in the agent's home: {done.stderr.decode().strip()}")
+        return done.stdout.decode().split()[0]
+
+    def volume_listed(self, volid: str) -> bool:
+        return any(volume["volid"] == volid for volume in self.lab_volumes())
+
+    def lab_volumes(self) -> list[dict[str, Any]]:
+        from proxmox.client import Proxmox  # noqa: PLC0415 - half a second that the first lines need not wait for
+        from proxmox.connection import Connection  # noqa: PLC0415
+
+        with Proxmox(Connection.from_sources(self.env, {})) as client:
+            content = client.storage_content(self.env["PROXMOX_VE_NODE"], "local-lvm")
+        return [{"volid": volume.volid, "size": volume.size} for volume in content]
+
+    def volume_image(self, volid: str) -> Path:
+        name = volid.split(":", 1)[1]
+        return self.lab.state_dir / "nodes" / self.env["PROXMOX_VE_NODE"] / "storage" / "local-lvm" / f"{name}.raw"
+
+    def run(self) -> None:
+        word = f"heron-{secrets.token_hex(3)}"
+        with self.step("A Proxmox on this machine"):
+            self.start_lab()
+        with self.step("The pet: CT 999, which owns the volume"):
+            # With a refresh, since an earlier showing may have left anything.
+            self.up("pet", "--refresh")
+            pet = self.outputs("pet")
+            volid = pet["volumes"]["hermes"]["volid"]
+            self.check(self.volume_listed(volid), f"{volid} is on the storage")
+        with self.step("The cattle: CT 105, which borrows the volume and runs the agent"):
+            first = self.up("cattle", "--refresh")
+            cattle = self.outputs("cattle")
+            target = self.target(cattle)
+            self.check(cattle["volume"] == volid, f"CT 105 has {volid} at /home/hermes")
+        with self.step("The agent"):
+            answer = ask(target, f"Reply with the word {word} and nothing else.")
+            self.check(word in answer, f"answers a prompt: {answer!r}", f"It said {answer!r}")
+            ask(target, f"remember: the demo's bird is {word}")
+            self.check(word in ask(target, "what do you remember?"), "keeps a memory")
+            ask(target, f"write file {NOTE_FILE}: {word}")
+            note = self.home_file(target, NOTE_FILE)
+            self.check(note in (_sha256(word), _sha256(f"{word}\n")), f"writes {NOTE_FILE} into its home")
+        with self.step("The same again changes nothing"):
+            ensure = self.up("pet")
+            self.check(not ensure.changed, "pet: no changes", f"Changed: {ensure.changed}")
+            again = self.up("cattle")
+            self.check(not again.changed, "cattle: no changes", f"Changed: {again.changed}")
+        with self.step("Throw the cattle away"):
+            gone, before, after = self.destroy(volid)
+            self.check(self.volume_listed(volid), f"{volid} is still there")
+            self.check(before == after, f"its bytes are unchanged: sha256 {after[:16]}...", f"Before: {before}")
+        with self.step("Make it again"):
+            second = self.up("cattle")
+            renewed = self.outputs("cattle")
+            target = self.target(renewed)
+            self.check(renewed["sshHostKey"] != cattle["sshHostKey"], "a new host key is pinned")
+            self.check(self.home_file(target, NOTE_FILE) == note, f"{NOTE_FILE} is the same file")
+            self.check(word in ask(target, "what do you remember?"), "the agent remembers")
+        self.measure(first=first, second=second, ensure=ensure, gone=gone)
+
+    def destroy(self, volid: str) -> tuple[Run, str, str]:
+        """Destroy the cattle; the volume's checksum from the moment it was detached, and after the end."""
+        seen: list[str] = []
+        image = self.volume_image(volid)
+
+        def look(event: dict[str, Any]) -> None:
+            if "resOutputsEvent" in event and event["resOutputsEvent"]["metadata"]["urn"].endswith("::cattle-volume"):
+                seen.append(data_checksum(image))
+
+        with self.console.status("pulumi destroy --stack cattle"):
+            argv = ["destroy", "--yes", "--skip-preview", "--stack", "cattle"]
+            run = pulumi(argv, cwd=CHECKOUT, env=self.env, on_event=look, log=self.log)
+        if not run.ok:
+            raise DemoError(f"pulumi destroy --stack cattle failed:\n{run.explain()}")
+        self.console.print(f"  [dim]{run.seconds:5.1f} s  CT 105 destroyed[/dim]", highlight=False)
+        if not seen:
+            raise DemoError("the volume was not detached before the container was destroyed")
+        return run, seen[0], data_checksum(image)
+
+    # --- figures ---
+
+    def measure(self, *, first: Run, second: Run, ensure: Run, gone: Run) -> None:
+        phases = {name: _seconds(second, span) for name, span in SPANS.items()}
+        phases["ensure pet"] = ensure.seconds
+        total = ensure.seconds + second.seconds
+        self.figures = {
+            "phases": {name: round(value, 1) for name, value in phases.items() if value is not None},
+            "total": round(total, 1),
+            "first_up": round(first.seconds, 1),
+            "destroy": round(gone.seconds, 1),
+            "original": {**ORIGINAL, "total": ORIGINAL_TOTAL, "destroy": ORIGINAL_DESTROY},
+            "goal": {"total": GOAL_TOTAL, "destroy": GOAL_DESTROY},
+        }
+        table = Table(title="\nSeconds, made again with warm caches", title_justify="left")
+        table.add_column("phase")
+        table.add_column("here", justify="right")
+        table.add_column("original design", justify="right")
+        for name, original in ORIGINAL.items():
+            value = phases[name]
+            table.add_row(name, "-" if value is None else f"{value:.1f}", str(original))
+        rest = second.seconds - sum(value for name, value in phases.items() if value and name != "ensure pet")
+        table.add_row("Pulumi itself", f"{rest:.1f}", "-", end_section=True)
+        table.add_row("total", f"[bold]{total:.1f}[/bold]", str(ORIGINAL_TOTAL))
+        table.add_row("destroy", f"[bold]{gone.seconds:.1f}[/bold]", str(ORIGINAL_DESTROY))
+        self.console.print(table)
+
+    def say_what_is_left(self) -> None:
+        cattle = self.outputs("cattle")
+        self.console.print(
+            "\n[bold]Running now[/bold]: the lab, CT 999 (stopped, owns the volume), CT 105 with Hermes "
+            f"{cattle['agentVersion']} at {cattle['address']}.\n"
+            "  look at it      scripts/lab status\n"
+            f"  log in          {cattle['ssh']}\n"
+            '  use Pulumi      eval "$(scripts/lab env)" && pulumi preview --stack cattle\n'
+            "  remove it all   scripts/lab destroy",
+            highlight=False,
+        )
+
+
+def data_checksum(image: Path) -> str:
+    """The SHA-256 of a sparse file's data, holes left out (each piece with its place)."""
+    digest = hashlib.sha256()
+    with image.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        end = 0
+        while end < size:
+            try:
+                begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError:  # nothing but a hole is left
+                break
+            end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            digest.update(f"{begin}-{end}:".encode())
+            file.seek(begin)
+            left = end - begin
+            while left:
+                piece = file.read(min(left, 1 << 20))
+                digest.update(piece)
+                left -= len(piece)
+    return digest.hexdigest()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _seconds(run: Run, name: str) -> float | None:
+    spans: list[Span] = [span for span in run.spans if span.name == name and span.op != "same"]
+    return sum(span.seconds for span in spans) if spans else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/demo", description="The whole main job, on a local Proxmox.")
+    parser.add_argument("--down", action="store_true", help="remove everything at the end")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = parser.parse_args()
+    console = Console(highlight=False)
+    demo = Demo(Lab.default(), console)
+    finish: Callable[[], None] = demo.say_what_is_left
+    try:
+        demo.run()
+        if options.json:
+            options.json.write_text(json.dumps(demo.figures, indent=2) + "\n")
+        if not options.down:
+            finish()
+    except DemoError as error:
+        console.print(f"\n[red]The demo failed.[/red] {error}", markup=True)
+        if demo.log.exists():
+            console.print(f"What the engine said: {demo.log}")
+        console.print("To look at it: scripts/lab status. To remove everything: scripts/lab destroy")
+        return 1
+    finally:
+        if options.down:
+            subprocess.run([CHECKOUT / "scripts" / "lab", "destroy"], check=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
