@@ -286,3 +286,11 @@ def test_only_root_will_do(server: Server, client_key: Path, monkeypatch: pytest
         wait_for_ssh(
             "127.0.0.1", port=server.port, private_key_file=str(client_key), timeout_s=10, on_line=lambda _: None
         )
+
+
+def test_every_ecdsa_key_is_read(tmp_path: Path) -> None:
+    # The library's own reader fails on about every second one that OpenSSH writes.
+    for number in range(16):
+        (tmp_path / str(number)).mkdir()
+        path = make_key(tmp_path / str(number), "ecdsa")
+        assert key_of(load_private_key(str(path))) == HostKey.parse(path.with_suffix(".pub").read_text())

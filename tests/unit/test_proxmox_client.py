@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxmox_http import LOCKED, LOST, SECRET, UPID, Answer, Request, Server, data, die
+from tests.unit.proxmox_http import LOCKED, LOST, SECRET, UPID, Answer, Request, Server, data, die
 
 from proxmox import errors
 from proxmox.client import Address, Permissions, Proxmox, Timings

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
+from tests.unit.proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
 
 from proxmox import errors
 from proxmox.client import Guest as Listed

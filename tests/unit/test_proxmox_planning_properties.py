@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from proxmox_model import Guest, Model
+from tests.unit.proxmox_model import Guest, Model
 
 from proxmox.errors import Refusal
 from proxmox.mountpoint import MountPoint, is_slot, owner_of

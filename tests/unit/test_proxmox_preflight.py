@@ -1,0 +1,435 @@
+"""Preflight: every fault that can be known before the first change, all of them in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.proxmox_http import Answer, Server, data, die
+from tests.unit.proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
+
+from proxmox.client import Node, Permissions, Storage, Version
+from proxmox.errors import Fault
+from proxmox.ownership import render_notes
+from proxmox.planning import GIB, AttachWish, VolumeWish
+from proxmox.preflight import (
+    CattleCheck,
+    GuestCheck,
+    PetCheck,
+    Surroundings,
+    cattle_faults,
+    needed_cattle,
+    needed_pet,
+    pet_faults,
+    preflight_cattle,
+    preflight_pet,
+    static_addresses,
+)
+from proxmox.rights import MANAGE, ROLE, grant_commands
+
+DISK = "local-lvm:vm-999-disk-1"
+TEMPLATE = "local:vztmpl/debian-12.tar.zst"
+CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
+TOKEN = "pulumi@pve!ci"
+PET = PetCheck(
+    GuestCheck(999, "pve", "local-lvm", 2, TEMPLATE, "vmbr0", claim=CLAIM),
+    (VolumeWish("hermes", 999, "local-lvm", 8, "/volumes/hermes"),),
+)
+CATTLE = CattleCheck(
+    GuestCheck(105, "pve", "local-lvm", 20, TEMPLATE, "vmbr0", "192.0.2.5/24", claim=CLAIM),
+    AttachWish(105, "pve", DISK, "/home/hermes", 999),
+)
+# The role of facts proxmox 14, on its paths.
+RIGHTS: dict[str, dict[str, bool]] = {
+    "/vms": dict.fromkeys(
+        [
+            *("VM.Audit", "VM.Allocate", "VM.PowerMgmt"),
+            *(f"VM.Config.{part}" for part in ("Disk", "CPU", "Memory", "Network", "Options")),
+        ],
+        True,
+    ),
+    "/storage/local-lvm": {"Datastore.AllocateSpace": True, "Datastore.Audit": True},
+    "/storage/local": {"Datastore.Audit": True},
+    "/sdn/zones/localnetwork/vmbr0": {"SDN.Use": True},
+}
+THIN = Storage("local-lvm", "lvmthin", frozenset({"rootdir", "images"}), True, True, False, 500 * GIB, 400 * GIB)
+OWN = {"description": render_notes("ours", CLAIM)}
+
+
+def ours(guest: Guest) -> Guest:
+    """The guest with this stack's claim."""
+    guest.config |= OWN
+    return guest
+
+
+def around(state: Model | None = None, **changes: Any) -> Surroundings:
+    """A cluster where everything is as it should be, but for `changes`."""
+    found = state or Model({999: ours(pet_with(f"{DISK},mp=/volumes/hermes,backup=1"))}, {DISK: EIGHT})
+    seen = Surroundings(
+        Version("9.2.11", "9.2", 9),
+        (Node("pve", True), Node("pve2", False)),
+        Permissions(RIGHTS),
+        TOKEN,
+        False,
+        found.cluster(),
+        (THIN,),
+        frozenset({TEMPLATE}),
+        {volid: volume for volid in found.volumes if (volume := found.volume(volid))},
+        ("vmbr0", "vmbr1"),
+    )
+    return replace(seen, **changes)
+
+
+def empty(**changes: Any) -> Surroundings:
+    return around(Model(), **changes)
+
+
+def test_nothing_stands_in_the_way_of_a_first_run() -> None:
+    assert pet_faults(PET, empty()) == []
+    assert cattle_faults(CATTLE, around()) == []
+
+
+def test_nothing_stands_in_the_way_of_a_later_run() -> None:
+    state = Model(
+        {
+            999: ours(pet_with(f"{DISK},mp=/volumes/hermes,backup=1")),
+            105: ours(cattle_with(f"{DISK},mp=/home/hermes", running=True, net0="name=eth0,ip=192.0.2.5/24")),
+        },
+        {DISK: EIGHT},
+    )
+    assert pet_faults(PET, around(state, taken=True)) == []
+    assert cattle_faults(CATTLE, around(state, taken=True)) == []
+
+
+def without(path: str, privilege: str) -> Permissions:
+    return Permissions(
+        {
+            place: {name: flag for name, flag in names.items() if (place, name) != (path, privilege)}
+            for place, names in RIGHTS.items()
+        }
+    )
+
+
+@pytest.mark.parametrize(("path", "privilege"), [(path, name) for path, names in RIGHTS.items() for name in names])
+def test_each_privilege_that_is_taken_away_is_named_with_its_path_and_command(path: str, privilege: str) -> None:
+    permissions = without(path, privilege)
+    told = pet_faults(PET, empty(permissions=permissions)) + cattle_faults(CATTLE, around(permissions=permissions))
+    assert any(privilege in fault.value and fault.key.startswith(path) for fault in told)
+    assert all(
+        f"--roles {ROLE} --users pulumi@pve --tokens '{TOKEN}'" in fault.remedy
+        for fault in told
+        if "lacks" in fault.value
+    )
+    assert any(f"pveum acl modify {path} " in fault.remedy for fault in told)
+
+
+def test_an_entry_of_its_own_below_is_where_the_right_has_to_be_granted() -> None:
+    # facts proxmox 1: the deepest entry replaces what is inherited.
+    permissions = Permissions({**RIGHTS, "/vms/105": {"VM.Audit": True}})
+    told = [fault for fault in cattle_faults(CATTLE, around(permissions=permissions)) if fault.key == "/vms/105"]
+    assert len(told) == 1
+    assert "VM.Allocate" in told[0].value
+    assert "pveum acl modify /vms/105 " in told[0].remedy
+
+
+def test_rights_needed_are_at_most_twelve_and_none_of_them_is_on_the_root_or_deletes_any_volume() -> None:
+    rights = [*needed_pet(PET), *needed_cattle(CATTLE)]
+    names = {name for right in rights for name in right.privileges}
+    assert len(names) <= 12
+    assert "Datastore.Allocate" not in names
+    assert "/" not in {right.grant_at for right in rights}
+    assert set(MANAGE) < names
+
+
+def test_the_commands_grant_exactly_the_role_to_user_and_token() -> None:
+    commands = grant_commands([*needed_pet(PET), *needed_cattle(CATTLE)], TOKEN)
+    privileges = {name for names in RIGHTS.values() for name in names}
+    assert commands[0] == f'pveum role add {ROLE} --privs "{" ".join(sorted(privileges))}"'
+    assert commands[1] == "pveum user add pulumi@pve"
+    assert commands.count("pveum user token add pulumi@pve ci --privsep 1") == 1
+    for path in RIGHTS:
+        assert f"pveum acl modify {path} --roles {ROLE} --users pulumi@pve" in commands
+        assert f"pveum acl modify {path} --roles {ROLE} --tokens '{TOKEN}'" in commands
+
+
+def test_without_template_bridge_and_volume_their_rights_are_not_needed() -> None:
+    guest = replace(CATTLE.guest, template=None, bridge=None)
+    paths = {right.path for right in needed_cattle(CattleCheck(guest))}
+    assert paths == {"/vms/105", "/vms", "/storage/local-lvm"}
+
+
+SNAPSHOT = ours(cattle_with(f"{DISK},mp=/home/hermes", running=True))
+SNAPSHOT.snapshots["before"] = {"mp0": f"{DISK},mp=/home/hermes"}
+STRANGER = cattle_with(net0="name=eth0,bridge=vmbr0,ip=192.0.2.5/24,type=veth", vmid=300)
+
+
+def with_cattle(cattle: Guest, vmid: int = 105) -> Model:
+    return Model({999: pet_with(f"{DISK},mp=/volumes/hermes"), vmid: cattle}, {DISK: EIGHT})
+
+
+CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
+    "old version": (CATTLE, around(version=Version("7.4", "7.4", 7)), "version", "Proxmox VE 8 or newer"),
+    "no such node": (
+        replace(CATTLE, guest=replace(CATTLE.guest, node="nope")),
+        around(),
+        "node",
+        "must be a node of the cluster: pve, pve2",
+    ),
+    "no nodes": (CATTLE, around(nodes=()), "node", "none that the token may see"),
+    "node is off": (replace(CATTLE, guest=replace(CATTLE.guest, node="pve2")), around(), "node", "must be online"),
+    "no such storage": (
+        replace(CATTLE, guest=replace(CATTLE.guest, root_storage="fast")),
+        around(),
+        "storage fast",
+        "which sees: local-lvm",
+    ),
+    "no storage": (CATTLE, around(storages=()), "storage local-lvm", "which sees: none"),
+    "storage disabled": (CATTLE, around(storages=(replace(THIN, enabled=False),)), "storage local-lvm", "--disable 0"),
+    "storage not active": (CATTLE, around(storages=(replace(THIN, active=False),)), "storage local-lvm", "not active"),
+    "content": (
+        CATTLE,
+        around(storages=(replace(THIN, content=frozenset({"iso"})),)),
+        "storage local-lvm",
+        "pvesm set local-lvm --content iso,rootdir",
+    ),
+    "thin pool is full": (
+        CATTLE,
+        around(storages=(replace(THIN, available=GIB // 2),)),
+        "storage local-lvm",
+        "20G are asked for",
+    ),
+    "larger than the pool": (
+        CATTLE,
+        around(storages=(replace(THIN, total=10 * GIB),)),
+        "storage local-lvm",
+        "20G are asked for",
+    ),
+    "thick storage has no room": (
+        CATTLE,
+        around(storages=(replace(THIN, kind="lvm", available=19 * GIB),)),
+        "storage local-lvm",
+        "19G free of 500G",
+    ),
+    "no template": (
+        CATTLE,
+        around(templates=frozenset({"local:vztmpl/other.tar.zst"})),
+        "template",
+        "pveam download local debian-12.tar.zst",
+    ),
+    "no templates at all": (CATTLE, around(templates=frozenset()), "template", "there: none"),
+    "no such bridge": (
+        replace(CATTLE, guest=replace(CATTLE.guest, bridge="vmbr9")),
+        around(),
+        "bridge",
+        "vmbr0, vmbr1",
+    ),
+    "number taken by one that is not seen": (CATTLE, around(taken=True), "vmid", "may not see"),
+    "number taken by a stranger": (
+        CATTLE,
+        around(with_cattle(cattle_with())),
+        "vmid",
+        "CT 105 'hermes' on node pve (stopped) has it without this stack's claim",
+    ),
+    "number taken by a virtual machine": (
+        replace(CATTLE, guest=replace(CATTLE.guest, ours=True)),
+        around(with_cattle(Guest({"name": "win"}, kind="qemu"))),
+        "vmid",
+        "VM 105 'win'",
+    ),
+    "on another node": (
+        CATTLE,
+        around(with_cattle(replace(ours(cattle_with()), node="pve2"))),
+        "vmid",
+        "pct migrate 105 pve",
+    ),
+    "locked": (CATTLE, around(with_cattle(ours(cattle_with(lock="create")))), "vmid", "pct unlock 105"),
+    "address in use": (CATTLE, around(with_cattle(STRANGER, 300)), "address", "CT 300"),
+    "volume missing": (CATTLE, around(volumes={}), f"volume {DISK}", "does not exist"),
+    "volumes not read": (CATTLE, around(volumes=None), f"volume {DISK}", "does not exist"),
+    "volume held": (
+        CATTLE,
+        around(with_cattle(cattle_with(f"{DISK},mp=/d", vmid=106), 106)),
+        f"volume {DISK}",
+        "held by guest 106",
+    ),
+    "pet runs": (
+        CATTLE,
+        around(Model({999: pet_with(f"{DISK},mp=/v", running=True)}, {DISK: EIGHT})),
+        f"volume {DISK}",
+        "CT 999 runs",
+    ),
+    "snapshot would carry the volume along": (
+        CATTLE,
+        around(with_cattle(SNAPSHOT)),
+        f"volume {DISK}",
+        "pct delsnapshot 105 before",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CATTLE_FAULTS)
+def test_each_fault_of_a_cattle_is_told(case: str) -> None:
+    check, seen, key, text = CATTLE_FAULTS[case]
+    told = [fault for fault in cattle_faults(check, seen) if fault.key == key]
+    assert any(text in str(fault) for fault in told), cattle_faults(check, seen)
+    assert all(fault.rule and fault.remedy for fault in told)
+
+
+def test_many_faults_are_told_in_one_go() -> None:
+    guest = replace(CATTLE.guest, bridge="nope", template="local:vztmpl/nope")
+    seen = around(with_cattle(STRANGER, 300), permissions=Permissions({}), volumes={}, taken=True)
+    keys = {fault.key for fault in cattle_faults(replace(CATTLE, guest=guest), seen)}
+    assert keys >= {"/vms/105", "/vms", "/storage/local-lvm", "vmid", "template", "bridge", "address", f"volume {DISK}"}
+
+
+def test_a_guest_that_the_state_knows_needs_no_claim() -> None:
+    seen = around(with_cattle(cattle_with()), taken=True)
+    assert cattle_faults(replace(CATTLE, guest=replace(CATTLE.guest, ours=True)), seen) == []
+
+
+def test_what_exists_already_needs_no_room_and_no_template() -> None:
+    seen = around(with_cattle(ours(cattle_with())), storages=(replace(THIN, available=0),), templates=frozenset())
+    assert cattle_faults(CATTLE, seen) == []
+
+
+@pytest.mark.parametrize("unknown", [{"templates": None}, {"bridges": None}, {"bridges": ()}])
+def test_what_cannot_be_known_is_no_fault(unknown: dict[str, Any]) -> None:
+    assert cattle_faults(CATTLE, around(**unknown)) == []
+
+
+@pytest.mark.parametrize("address", [None, "", "dhcp"])
+def test_without_a_fixed_address_none_is_compared(address: str | None) -> None:
+    check = replace(CATTLE, guest=replace(CATTLE.guest, address=address))
+    assert cattle_faults(check, around(with_cattle(STRANGER, 300))) == []
+
+
+def test_addresses_are_read_from_containers_and_virtual_machines() -> None:
+    assert static_addresses(
+        {
+            "net0": "name=eth0,ip=192.0.2.5/24,ip6=FE80::1/64",
+            "net1": "name=eth1,ip=dhcp,ip6=auto",
+            "ipconfig0": "ip=192.0.2.6/24,gw=192.0.2.1",
+            "description": "ip=192.0.2.7",
+        }
+    ) == {"192.0.2.5", "fe80::1", "192.0.2.6"}
+
+
+PET_FAULTS: dict[str, tuple[PetCheck, Surroundings, str, str]] = {
+    "smaller": (
+        replace(PET, volumes=(replace(PET.volumes[0], size_gb=4),)),
+        around(),
+        "volume hermes",
+        "set its size to 8 GB",
+    ),
+    "explicit volume on a pet that is to be made": (
+        replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),)),
+        empty(),
+        "volume hermes",
+        "cannot have a volume yet",
+    ),
+    "explicit volume that is gone": (
+        replace(PET, volumes=(replace(PET.volumes[0], volid="local-lvm:vm-999-disk-7"),)),
+        around(),
+        "volume hermes",
+        "does not exist",
+    ),
+    "no room for root file system and volumes together": (
+        PET,
+        empty(storages=(replace(THIN, kind="lvm", available=9 * GIB),)),
+        "storage local-lvm",
+        "10G are asked for",
+    ),
+    "volumes on a storage that is not there": (
+        replace(PET, volumes=(replace(PET.volumes[0], storage="fast"),)),
+        empty(),
+        "storage fast",
+        "must exist on node pve",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PET_FAULTS)
+def test_each_fault_of_a_pet_is_told(case: str) -> None:
+    check, seen, key, text = PET_FAULTS[case]
+    told = [fault for fault in pet_faults(check, seen) if fault.key == key]
+    assert any(text in str(fault) for fault in told), pet_faults(check, seen)
+
+
+def test_a_strangers_number_is_one_fault_and_its_volumes_are_not_judged() -> None:
+    stranger = Model({999: pet_with()}, {})
+    check = replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),))
+    assert {fault.key for fault in pet_faults(check, around(stranger, taken=True))} == {"vmid"}
+    assert {fault.key for fault in pet_faults(check, empty(taken=True))} == {"vmid"}
+
+
+# Reading for it.
+
+ROUTES: dict[str, Answer] = {
+    "GET /version": data({"version": "9.2.11", "release": "9.2"}),
+    "GET /nodes": data([{"node": "pve", "status": "online"}]),
+    "GET /access/permissions": data({path: dict.fromkeys(names, 1) for path, names in RIGHTS.items()}),
+    "GET /cluster/nextid": data("105"),
+    "GET /cluster/resources": data([{"vmid": 999, "type": "lxc", "node": "pve"}]),
+    "GET /nodes/pve/storage": data(
+        [
+            {"storage": "local", "type": "dir", "content": "vztmpl", "total": 9, "avail": 9},
+            {"storage": "local-lvm", "type": "lvmthin", "content": "rootdir", "total": 500 * GIB, "avail": 400 * GIB},
+        ]
+    ),
+    "GET /nodes/pve/storage/local-lvm/content": data([{"volid": DISK, "size": EIGHT, "vmid": 999}]),
+    "GET /nodes/pve/storage/local/content": data([{"volid": TEMPLATE, "size": 1}]),
+    "GET /nodes/pve/network": data([{"iface": "vmbr0"}]),
+    "GET /nodes/pve/lxc/999/pending": data(
+        [{"key": "mp0", "value": f"{DISK},mp=/volumes/hermes"}, {"key": "description", "value": OWN["description"]}]
+    ),
+    "GET /nodes/pve/lxc/999/snapshot": data([]),
+    "GET /nodes/pve/lxc/999/status/current": data({"status": "stopped"}),
+}
+
+
+def told_by(changes: dict[str, Answer], ask: Callable[[Server], list[Fault]]) -> tuple[list[Fault], Server]:
+    server = Server({**ROUTES, **changes})
+    faults = ask(server)
+    assert {asked.method for asked in server.asked} == {"GET"}
+    return faults, server
+
+
+def ask_pet(server: Server) -> list[Fault]:
+    return preflight_pet(server.client(), PET)
+
+
+def ask_cattle(server: Server) -> list[Fault]:
+    return preflight_cattle(server.client(), CATTLE)
+
+
+def test_preflight_reads_all_that_it_judges_and_writes_nothing() -> None:
+    assert told_by({}, ask_pet)[0] == []
+    assert told_by({}, ask_cattle)[0] == []
+
+
+def test_a_cattle_without_a_volume_is_judged_without_one() -> None:
+    server = Server(ROUTES)
+    assert preflight_cattle(server.client(), CattleCheck(replace(CATTLE.guest, template=None, bridge=None))) == []
+    assert not any("content" in asked.path or "network" in asked.path for asked in server.asked)
+
+
+def test_a_bad_token_is_one_fault() -> None:
+    faults, server = told_by({"GET /version": Answer(401, "Authentication failed!", "")}, ask_cattle)
+    assert [fault.key for fault in faults] == ["connection"]
+    assert "pveum user token list" in faults[0].remedy
+    assert len(server.asked) == 1
+
+
+def test_what_cannot_be_read_is_a_fault_beside_the_others() -> None:
+    denied = die("Permission check failed", 403)
+    faults, _ = told_by({"GET /cluster/resources": denied, "GET /nodes/pve/network": denied}, ask_cattle)
+    assert "guests" in {fault.key for fault in faults}
+    assert "bridge" not in {fault.key for fault in faults}
+
+
+def test_on_a_node_that_is_not_there_nothing_is_read() -> None:
+    faults, server = told_by({"GET /nodes": data([])}, ask_cattle)
+    assert "node" in {fault.key for fault in faults}
+    assert not any("content" in asked.path for asked in server.asked)
