@@ -58,7 +58,7 @@ def _env_value(name: str, value: str) -> None:
 
 
 class _Inputs(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class BaselineInputs(_Inputs):
@@ -196,7 +196,7 @@ class ConfigureInputs(_Inputs):
 
     model: ModelEndpoint
     agent_directory: AbsolutePath | None = None
-    """The agent phase's output `directory`: when it changes, the services have to be restarted on the new code."""
+    """The agent phase's output `directory`, which the services run from; None: where /opt/hermes/current leads."""
     api_server: ApiServer = ApiServer()
     dashboard: Dashboard = Dashboard()
     settings: dict[str, Any] = {}

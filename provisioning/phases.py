@@ -158,6 +158,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         "home": inputs.home,
         "uid": inputs.uid,
         "gid": inputs.gid,
+        "agent_directory": inputs.agent_directory,
         "config": managed_config(inputs),
         "environment": managed_environment(inputs),
         "secret_environment": sorted(inputs.secret_environment),

@@ -290,11 +290,11 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         raise Refusal(
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
         )
-    directory = os.path.realpath(CURRENT)
+    directory = inputs["agent_directory"] or os.path.realpath(CURRENT)
     try:
         installed = json.loads(Path(directory, "install.json").read_text())
     except FileNotFoundError:
-        raise Refusal(f"{CURRENT} leads to no complete installation; the agent phase has to run first.") from None
+        raise Refusal(f"{directory} is no complete installation; the agent phase has to run first.") from None
     dashboard = inputs["dashboard"]
     if dashboard["enabled"] and not installed["dashboard_available"]:
         raise Refusal(

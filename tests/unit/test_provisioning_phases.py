@@ -1,0 +1,354 @@
+"""Plans: what is in them, what their digest depends on, what the models refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from provisioning import (
+    AgentInputs,
+    ApiServer,
+    BaselineInputs,
+    ConfigureInputs,
+    Dashboard,
+    ModelEndpoint,
+    PhasePlan,
+    VerifyInputs,
+    render_agent,
+    render_baseline,
+    render_configure,
+    render_verify,
+)
+from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG
+from provisioning.phases import agent_directory_name, managed_config, managed_environment, merge
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+HASH = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+MODEL = ModelEndpoint(base_url="http://192.0.2.1:4000/v1/", name="m", api_key=SecretStr("sk-canary-1"))
+
+
+def file_of(plan: PhasePlan, path: str) -> str:
+    (found,) = [file for file in plan.files if file.path == path]
+    return found.content.decode()
+
+
+def env_of(plan: PhasePlan, tmp_path: Path) -> dict[str, str]:
+    """What the shell makes of inputs.env."""
+    (tmp_path / "inputs.env").write_text(file_of(plan, "inputs.env"))
+    script = f"set -a; . {tmp_path}/inputs.env; env -0"
+    out = subprocess.run(["bash", "-c", script], check=True, capture_output=True, env={}).stdout.decode()
+    return dict(item.split("=", 1) for item in out.split("\0") if item)
+
+
+def configure(**more: Any) -> ConfigureInputs:
+    return ConfigureInputs.model_validate({"model": MODEL, **more})
+
+
+# -- baseline ----------------------------------------------------------------------------------------------------------
+
+
+def test_baseline_asks_for_the_needed_and_the_extra_packages_once(tmp_path: Path) -> None:
+    plan = render_baseline(BaselineInputs(extra_packages=("tree", "git", "ffmpeg")))
+    assert env_of(plan, tmp_path)["PACKAGES"] == "ca-certificates ffmpeg git python3 ripgrep tree"
+
+
+def test_the_order_of_packages_is_no_change() -> None:
+    one, other = BaselineInputs(extra_packages=("a1", "b2")), BaselineInputs(extra_packages=("b2", "a1", "a1"))
+    assert render_baseline(one).digest == render_baseline(other).digest
+
+
+# -- agent -------------------------------------------------------------------------------------------------------------
+
+
+def test_real_use_pins_upstreams_repository_by_tag_and_commit(tmp_path: Path) -> None:
+    # facts hermes 0: the newest release that runs on Debian 12's Python
+    env = env_of(render_agent(AgentInputs()), tmp_path)
+    assert env["SOURCE"] == "git"
+    assert env["GIT_URL"] == "https://github.com/NousResearch/hermes-agent.git"
+    assert (env["GIT_TAG"], env["GIT_COMMIT"]) == ("v2026.9.24", "f97608f178d1ffeca59860195ab7da295f7c8e5f")
+
+
+def test_every_value_reaches_the_script_as_it_is(tmp_path: Path) -> None:
+    inputs = AgentInputs(extra_python_packages=("httpx==0.28.1", "rich>=13"), git_commit=COMMIT)
+    env = env_of(render_agent(inputs), tmp_path)
+    assert env["EXTRA_PYTHON_PACKAGES"].split("\n") == ["httpx==0.28.1", "rich>=13"]
+    assert env["EXTRAS"] == "all,messaging"
+    assert env["GIT_COMMIT"] == COMMIT
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        (AgentInputs(source="pypi"), "0.19.0"),
+        (AgentInputs(source="pypi", version="0.18.2"), "0.18.2"),
+        (AgentInputs(), f"{UPSTREAM_TAG}-{UPSTREAM_COMMIT[:8]}"),
+    ],
+)
+def test_the_directory_is_named_after_what_is_in_it(inputs: AgentInputs, name: str) -> None:
+    assert agent_directory_name(inputs) == name
+
+
+def test_other_packages_make_another_directory() -> None:
+    usual = AgentInputs(source="pypi")
+    others = [
+        usual,
+        AgentInputs(source="pypi", extras=("all",)),
+        AgentInputs(source="pypi", extra_python_packages=("x==1",)),
+    ]
+    names = [agent_directory_name(inputs) for inputs in others]
+    assert len(set(names)) == 3
+    assert all(name.startswith(PYPI_VERSION) for name in names)
+
+
+def test_the_lent_uv_is_a_tool_and_no_input(tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text("one")
+    first = render_agent(AgentInputs(uv_binary=str(uv)))
+    uv.write_text("two")
+    second, without = render_agent(AgentInputs(uv_binary=str(uv))), render_agent(AgentInputs())
+    assert first.digest == second.digest == without.digest
+    assert first.large_files[0].sha256 != second.large_files[0].sha256
+    assert env_of(second, tmp_path)["UV_SHA256"] == second.large_files[0].sha256
+    assert env_of(without, tmp_path)["UV_SHA256"] == ""
+
+
+def test_a_git_address_is_no_input_of_a_pypi_installation() -> None:
+    one = AgentInputs(source="pypi")
+    other = AgentInputs(source="pypi", git_url="https://example.org/x.git", git_commit=COMMIT)
+    assert render_agent(one).digest != render_agent(AgentInputs(source="pypi", version="0.18.0")).digest
+    assert render_agent(one).declared == render_agent(other).declared
+
+
+# -- configure ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_is_declared_in_the_form_that_sends_the_key() -> None:
+    # facts hermes 1, form A; model.key_env would be ignored and an unset ${VAR} be sent as it stands
+    config = managed_config(configure())
+    assert config["model"] == {
+        "provider": "custom",
+        "default": "m",
+        "base_url": "http://192.0.2.1:4000/v1",
+        "api_key": "${HOMELAB_MODEL_API_KEY}",
+    }
+    keyless = ModelEndpoint(base_url="http://192.0.2.1/v1", name="m")
+    assert "api_key" not in managed_config(configure(model=keyless))["model"]
+
+
+def test_nothing_is_installed_or_downloaded_behind_the_operators_back() -> None:
+    wanted = {"security": {"allow_lazy_installs": True, "redact_secrets": True}, "model_catalog": {"enabled": True}}
+    config = managed_config(configure(settings=wanted))
+    assert config["security"] == {"allow_lazy_installs": False, "tirith_enabled": False, "redact_secrets": True}
+    assert config["model_catalog"] == {"enabled": False}
+
+
+def test_the_api_server_is_on_loopback() -> None:
+    env = managed_environment(configure(environment={"TZ": "Europe/Berlin"}))
+    assert env == {
+        "TZ": "Europe/Berlin",
+        "API_SERVER_ENABLED": "true",
+        "API_SERVER_HOST": "127.0.0.1",
+        "API_SERVER_PORT": "8642",
+    }
+
+
+SECRETS = ("sk-canary-1", "canary-token-2", "canary-key-0123456789abcdef0123456789abcdef", "canary horse battery")
+
+
+def with_secrets(**more: Any) -> ConfigureInputs:
+    return configure(
+        secret_environment={"TELEGRAM_BOT_TOKEN": SECRETS[1]},
+        api_server={"key": SECRETS[2]},
+        dashboard={"password": SECRETS[3]},
+        **more,
+    )
+
+
+def test_secrets_are_in_no_file_of_the_payload_and_not_in_the_preview() -> None:
+    plan = render_configure(with_secrets())
+    for secret in SECRETS:
+        assert not [file.path for file in plan.files if secret.encode() in file.content]
+        assert secret not in json.dumps(plan.declared)
+        assert secret not in repr(plan)
+    assert sorted(plan.secrets.values()) == sorted(SECRETS)
+    assert plan.declared["model"]["api_key"] == "[secret]"
+    assert plan.declared["dashboard"]["password_hash"] is None
+
+
+CHANGES: list[Callable[[], ConfigureInputs]] = [
+    with_secrets,
+    lambda: with_secrets(settings={"timezone": "UTC"}),
+    lambda: with_secrets(environment={"A": "b"}),
+    lambda: with_secrets(agent_directory="/opt/hermes/0.19.0"),
+    lambda: configure(
+        model=ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="n", api_key=SecretStr("sk-canary-1"))
+    ),
+    lambda: configure(
+        model=ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("sk-canary-2"))
+    ),
+    lambda: configure(secret_environment={"TELEGRAM_BOT_TOKEN": "other"}),
+    lambda: configure(dashboard={"enabled": False}),
+    lambda: configure(dashboard={"password_hash": HASH}),
+]
+
+
+def test_every_change_of_an_input_is_another_digest_and_none_is_none() -> None:
+    digests = [render_configure(change()).digest for change in CHANGES]
+    assert len(set(digests)) == len(CHANGES)
+    assert [render_configure(change()).digest for change in CHANGES] == digests
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "merged"),
+    [
+        ({}, {"a": 1}, {"a": 1}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
+        ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
+        ({"a": {"b": 1}}, {"a": 2}, {"a": 2}),
+        ({"a": 2}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+    ],
+)
+def test_merge(low: dict[str, Any], high: dict[str, Any], merged: dict[str, Any]) -> None:
+    assert merge(low, high) == merged
+
+
+# -- units -------------------------------------------------------------------------------------------------------------
+
+
+def units(dashboard: Dashboard | None = None) -> dict[str, str]:
+    plan = render_configure(configure(dashboard=dashboard or Dashboard()))
+    return {name: file_of(plan, f"units/{name}") for name in ("hermes-gateway.service", "hermes-dashboard.service")}
+
+
+def directives(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "=" in line and not line.startswith("#")]
+
+
+def test_the_gateway_follows_the_exit_codes_of_the_agent() -> None:
+    # facts hermes 1 "Gateway" and 3: 75 asks for a restart, 78 is fatal, SIGTERM ends with 1, a clean end is restarted
+    gateway = directives(units()["hermes-gateway.service"])
+    for line in ("Restart=always", "RestartForceExitStatus=75", "RestartPreventExitStatus=78", "SuccessExitStatus=1"):
+        assert line in gateway
+    assert not [line for line in gateway if "--replace" in line or line.startswith("ExecStopPost")]
+    (stop,) = [line for line in gateway if line.startswith("TimeoutStopSec=")]
+    assert int(stop.split("=")[1]) >= 60
+
+
+def test_no_service_runs_as_root_or_without_its_volume() -> None:
+    for text in units().values():
+        lines = directives(text)
+        assert "User=hermes" in lines
+        assert "RequiresMountsFor=/home/hermes" in lines
+        assert "AssertPathIsMountPoint=/home/hermes" in lines
+        assert "ProcSubset=all" in lines  # pid would break session leases (facts hermes 3)
+        assert "StartLimitIntervalSec=0" in lines
+
+
+def test_the_dashboard_listens_where_it_is_told() -> None:
+    text = units(Dashboard(host="192.0.2.7", port=9000, password=SecretStr("long enough words")))
+    assert " --host 192.0.2.7 --port 9000" in text["hermes-dashboard.service"]
+    assert " --skip-build " in text["hermes-dashboard.service"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+def test_systemd_takes_the_units_as_they_are(tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    for name, text in units().items():
+        filled = text.replace("@AGENT_DIRECTORY@", str(tmp_path)).replace("@SKILLS@", "# none")
+        # There is no such user where the test runs; all else is as in the container.
+        (tmp_path / name).write_text(filled.replace("User=hermes", "User=root").replace("Group=hermes", "Group=root"))
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.returncode, [line for line in done.stderr.splitlines() if name in line]) == (0, [])
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def test_verify_takes_its_parameters_by_standard_input() -> None:
+    command = render_verify(VerifyInputs(version="0.19.0", prompt="$(reboot) 'x'"))
+    assert command.command == "/usr/bin/python3 -I /usr/local/lib/hermes-stack/verify.py"
+    assert json.loads(command.stdin)["prompt"] == "$(reboot) 'x'"
+
+
+# -- what the models refuse --------------------------------------------------------------------------------------------
+
+REFUSED: list[tuple[type[BaseModel], dict[str, Any], str]] = [
+    (BaselineInputs, {"home": "home/hermes"}, "absolute path"),
+    (BaselineInputs, {"home": "/home/../etc"}, "absolute path"),
+    (BaselineInputs, {"home": "/home/he rmes"}, "absolute path"),
+    (BaselineInputs, {"uid": 0}, "greater than or equal to 1000"),
+    (BaselineInputs, {"extra_packages": ["ffmpeg; reboot"]}, "no Debian package name"),
+    (BaselineInputs, {"extra_packages": ["--allow-downgrades"]}, "no Debian package name"),
+    (BaselineInputs, {"packages": ["ffmpeg"]}, "Extra inputs"),
+    (AgentInputs, {"git_commit": "f97608f"}, "String should match"),
+    (AgentInputs, {"git_tag": "--upload-pack=x"}, "String should match"),
+    (AgentInputs, {"git_url": "ext::sh -c reboot"}, "without user or password"),
+    (AgentInputs, {"git_url": "https://me:word@example.org/x.git"}, "without user or password"),
+    (AgentInputs, {"extras": ["all]==1"]}, "no extra's name"),
+    (AgentInputs, {"extra_python_packages": ["httpx"]}, "package with a version"),
+    (AgentInputs, {"extra_python_packages": ["--index-url==1"]}, "package with a version"),
+    (AgentInputs, {"source": "installer"}, "'git' or 'pypi'"),
+    (ModelEndpoint, {"base_url": "ftp://x", "name": "m"}, "http:// or https://"),
+    (ModelEndpoint, {"base_url": "https://me:word@x/v1", "name": "m"}, "without user or password"),
+    (ApiServer, {"key": "short"}, "32 or more"),
+    (ApiServer, {"port": 0}, "greater than or equal to 1"),
+    (Dashboard, {"host": "0.0.0.0"}, "password or password_hash is needed"),  # noqa: S104 - refused
+    (Dashboard, {"password": "short"}, "12 characters"),
+    (Dashboard, {"password": "long enough words", "password_hash": HASH}, "not both"),
+    (Dashboard, {"password_hash": "scrypt$x"}, "must look like"),
+    (ConfigureInputs, {"model": MODEL, "environment": {"1A": "x"}}, "environment variable name"),
+    (ConfigureInputs, {"model": MODEL, "environment": {"A": "x\ny"}}, "line break"),
+    (ConfigureInputs, {"model": MODEL, "environment": {"A": " x"}}, "blank or a quote"),
+    (ConfigureInputs, {"model": MODEL, "environment": {"A": "it's"}}, "read it in two ways"),
+    (ConfigureInputs, {"model": MODEL, "environment": {"A": "${B}"}}, "read it in two ways"),
+    (ConfigureInputs, {"model": MODEL, "environment": {"API_SERVER_KEY": "x"}}, "api_server.key"),
+    (ConfigureInputs, {"model": MODEL, "environment": {"CUSTOM_BASE_URL": "x"}}, "model.base_url"),
+    (
+        ConfigureInputs,
+        {"model": MODEL, "environment": {"A": "x"}, "secret_environment": {"A": "y"}},
+        "in environment and in",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "data", "words"), REFUSED, ids=[f"{m.__name__}-{w}" for m, _, w in REFUSED])
+def test_a_bad_value_is_refused_in_words(model: type[BaseModel], data: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        model.model_validate(data)
+
+
+def test_a_refused_secret_is_not_in_the_error() -> None:
+    with pytest.raises(ValidationError) as refused:
+        configure(secret_environment={"A": "canary'quote"})
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "asks"),
+    [
+        (Dashboard(), False),
+        # facts hermes 1 "Dashboard": on loopback it never asks
+        (Dashboard(password=SecretStr("long enough words")), False),
+        (Dashboard(host="192.0.2.7", password=SecretStr("long enough words")), True),
+        (Dashboard(host="192.0.2.7", password_hash=SecretStr(HASH)), True),
+        (Dashboard(enabled=False, host="192.0.2.7"), False),
+    ],
+)
+def test_when_the_dashboard_asks_for_a_password(dashboard: Dashboard, asks: bool) -> None:
+    assert dashboard.auth_required is asks
