@@ -102,11 +102,14 @@ def pulumi(
     killer = threading.Timer(timeout, process.kill)
     killer.start()
     errors: list[str] = []
-    drain = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
+    stdout, stderr = process.stdout, process.stderr
+    if stdout is None or stderr is None:
+        raise RuntimeError("both streams were asked for")
+    drain = threading.Thread(target=errors.extend, args=(stderr,), daemon=True)
     drain.start()
     lines: list[str] = []
     try:
-        for line in process.stdout or ():
+        for line in stdout:
             lines.append(line)
             if line.startswith("{"):
                 try:
@@ -120,8 +123,8 @@ def pulumi(
         killer.cancel()
         run.returncode = process.wait()
         drain.join()
-        process.stdout.close()
-        process.stderr.close()
+        stdout.close()
+        stderr.close()
     run.seconds = time.monotonic() - begin
     run.stderr = "".join(errors)
     if log is not None:

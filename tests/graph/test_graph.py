@@ -15,7 +15,7 @@ from components.pet import PetStorage
 from components.settings import Settings, load
 
 if TYPE_CHECKING:
-    from conftest import Declare, Graph
+    from tests.graph.conftest import Declare, Graph
 
 DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())["config"]
 CANARY = "canary-5f1c"
