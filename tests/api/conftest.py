@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from lab_harness import Lab
 
 from lab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
 from lab.server import LabServer
 from lab.simulated import SimulatedRuntime, write_template
+from tests.api.lab_harness import Lab
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ class Bench:
     made: list[GuestSpec] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
-    def volume(self, name: str, size: int = GIB // 4) -> Path:
+    def volume(self, name: str, size: int = GIB // 16) -> Path:
         image = self.place.state_dir / f"{name}.raw"
         self.runtime.format_volume(image, size, root_owner=100000, log=silent)
         return image
@@ -133,8 +134,16 @@ def bench_in(state_dir: Path) -> Iterator[Bench]:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with bench_in(tmp_path_factory.mktemp("e2e") / "a lab") as bench:
-        yield bench
+    memory = Path("/dev/shm")  # noqa: S108 - gigabytes of images that live for seconds: no work for a disk
+    if memory.is_dir() and shutil.disk_usage(memory).free > 8 * GIB:
+        with (
+            tempfile.TemporaryDirectory(dir=memory, prefix="e2e-") as folder,
+            bench_in(Path(folder) / "a lab") as bench,
+        ):
+            yield bench
+    else:
+        with bench_in(tmp_path_factory.mktemp("e2e") / "a lab") as bench:
+            yield bench
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from proxmox_cuts import Act, KilledError, Lab
+from tests.lifecycle.proxmox_cuts import Act, KilledError, Lab
 
 from proxmox.client import Proxmox
 from proxmox.facts import read_guest

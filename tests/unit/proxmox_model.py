@@ -13,12 +13,14 @@ from proxmox.planning import (
     FreeVolume,
     Grow,
     Protect,
+    ProveSole,
     RemoveMount,
     SetMount,
     Shutdown,
     Start,
     Step,
     Unprotected,
+    prove_sole,
 )
 
 
@@ -99,6 +101,8 @@ class Model:
                 guest.config["protection"] = "0"
                 self.run(steps)
                 guest.config["protection"] = "1"
+            case ProveSole(volid=volid, owner=owner):
+                prove_sole(self.cluster(), volid, step.vmid, owner)
             case Protect():
                 guest.config["protection"] = "1"
             case SetMount(slot=slot, mount=mount):

@@ -21,6 +21,7 @@ from proxmox.planning import (
     FreeVolume,
     Grow,
     Protect,
+    ProveSole,
     RemoveMount,
     SetMount,
     Shutdown,
@@ -36,6 +37,7 @@ from proxmox.planning import (
     plan_protection,
     plan_volume,
     plan_volume_removal,
+    prove_sole,
 )
 
 DISK = "local-lvm:vm-999-disk-1"
@@ -45,6 +47,7 @@ IN_CATTLE = f"{DISK},mp=/home/hermes,backup=0,size=8G"
 WISH = VolumeWish("hermes", 999, "local-lvm", 8, "/volumes/hermes")
 ATTACH = AttachWish(105, "pve", DISK, "/home/hermes", 999)
 SET = SetMount(105, "pve", "mp0", MountPoint(DISK, "/home/hermes", {"backup": "0"}))
+SOLE = ProveSole(105, "pve", "mp0", DISK, 999)
 START = Start(105, "pve")
 STOP = Shutdown(105, "pve", 60)
 
@@ -278,7 +281,7 @@ def test_a_second_holder_does_not_hinder_mounting_again_on_a_stopped_pet() -> No
 # Attachments.
 
 ATTACH_PLANS: dict[str, tuple[Guest, AttachWish, tuple[Step, ...]]] = {
-    "fresh container: one start, no stop": (cattle_with(), ATTACH, (SET, START)),
+    "fresh container: one start, no stop": (cattle_with(), ATTACH, (SET, SOLE, START)),
     "as wished and running": (cattle_with(IN_CATTLE, running=True), ATTACH, ()),
     "as wished, spelled otherwise": (
         cattle_with(f"volume={DISK},size=8G,replicate=1,mp=/home/hermes/", running=True),
@@ -287,22 +290,22 @@ ATTACH_PLANS: dict[str, tuple[Guest, AttachWish, tuple[Step, ...]]] = {
     ),
     "as wished and stopped": (cattle_with(IN_CATTLE), ATTACH, (START,)),
     "as wished, to be stopped": (cattle_with(IN_CATTLE, running=True), replace(ATTACH, start=False), (STOP,)),
-    "not to be started": (cattle_with(), replace(ATTACH, start=False), (SET,)),
-    "detached by hand while it runs": (cattle_with(running=True, unused0=DISK), ATTACH, (STOP, SET, START)),
+    "not to be started": (cattle_with(), replace(ATTACH, start=False), (SET, SOLE)),
+    "detached by hand while it runs": (cattle_with(running=True, unused0=DISK), ATTACH, (STOP, SET, SOLE, START)),
     "other path": (
         cattle_with(f"{DISK},mp=/data,size=8G", running=True),
         ATTACH,
-        (STOP, replace(SET, replaces=DISK), START),
+        (STOP, replace(SET, replaces=DISK), SOLE, START),
     ),
     "other options, stopped": (
         cattle_with(f"{DISK},mp=/home/hermes,ro=1"),
         ATTACH,
-        (replace(SET, replaces=DISK), START),
+        (replace(SET, replaces=DISK), SOLE, START),
     ),
     "another volume of ours before": (
         cattle_with(f"{OTHER},mp=/home/hermes", running=True),
         replace(ATTACH, previous_volid=OTHER),
-        (STOP, replace(SET, replaces=OTHER), DropUnused(105, "pve", OTHER), START),
+        (STOP, replace(SET, replaces=OTHER), SOLE, DropUnused(105, "pve", OTHER), START),
     ),
 }
 ATTACH_PLANS |= {
@@ -314,12 +317,12 @@ ATTACH_PLANS |= {
     "cut off in an update, then detached by hand": (
         cattle_with(unused0=OTHER),
         replace(ATTACH, previous_volid=OTHER),
-        (SET, DropUnused(105, "pve", OTHER), START),
+        (SET, SOLE, DropUnused(105, "pve", OTHER), START),
     ),
     "an own volume before, which stays": (
         cattle_with("local-lvm:vm-105-disk-1,mp=/home/hermes"),
         replace(ATTACH, previous_volid="local-lvm:vm-105-disk-1"),
-        (replace(SET, replaces="local-lvm:vm-105-disk-1"), START),
+        (replace(SET, replaces="local-lvm:vm-105-disk-1"), SOLE, START),
     ),
 }
 
@@ -337,19 +340,19 @@ def test_an_attachment_is_planned(case: str) -> None:
 def test_a_removal_that_waits_is_undone_by_stop_set_start() -> None:
     cattle = cattle_with(IN_CATTLE, running=True)
     cattle.pending["mp0"] = None
-    assert attach_plan(model(pet_with(ON_PET), ct105=cattle)) == (STOP, replace(SET, replaces=DISK), START)
+    assert attach_plan(model(pet_with(ON_PET), ct105=cattle)) == (STOP, replace(SET, replaces=DISK), SOLE, START)
 
 
 def test_an_attachment_that_waits_is_applied_by_stop_set_start() -> None:
     cattle = cattle_with(running=True)
     cattle.pending["mp0"] = f"{DISK},mp=/data"
-    assert attach_plan(model(pet_with(ON_PET), ct105=cattle)) == (STOP, replace(SET, replaces=DISK), START)
+    assert attach_plan(model(pet_with(ON_PET), ct105=cattle)) == (STOP, replace(SET, replaces=DISK), SOLE, START)
 
 
 def test_the_owner_may_name_the_volume_and_remember_it_while_it_runs() -> None:
-    assert attach_plan(model(pet_with(ON_PET), ct105=cattle_with())) == (SET, START)
-    assert attach_plan(model(pet_with(unused0=DISK, running=True), ct105=cattle_with())) == (SET, START)
-    assert attach_plan(model(None, ct105=cattle_with())) == (SET, START)
+    assert attach_plan(model(pet_with(ON_PET), ct105=cattle_with())) == (SET, SOLE, START)
+    assert attach_plan(model(pet_with(unused0=DISK, running=True), ct105=cattle_with())) == (SET, SOLE, START)
+    assert attach_plan(model(None, ct105=cattle_with())) == (SET, SOLE, START)
 
 
 def snapshot(guest: Guest) -> Guest:
@@ -419,6 +422,7 @@ def test_a_takeover_stops_and_detaches_the_holder_first() -> None:
         DropUnused(106, "pve", DISK),
         DropUnused(107, "pve", DISK),
         SET,
+        SOLE,
         START,
     )
     state.run(steps)
@@ -535,13 +539,13 @@ def test_a_guest_that_cannot_be_read_counts_where_it_could_reach_the_volume(
         with pytest.raises(errors.HolderUnknown, match=f"guest {vmid}"):
             plan_attach(state.guest(105), state.volume(DISK), cluster, ATTACH)
     else:
-        assert plan_attach(state.guest(105), state.volume(DISK), cluster, ATTACH) == (SET, START)
+        assert plan_attach(state.guest(105), state.volume(DISK), cluster, ATTACH) == (SET, SOLE, START)
 
 
 def test_an_unknown_power_state_counts_as_running() -> None:
     state = model(pet_with(ON_PET), ct105=cattle_with())
     guest = replace(known(state.guest(105)), running=None)
-    assert plan_attach(guest, state.volume(DISK), state.cluster(), ATTACH) == (STOP, SET, START)
+    assert plan_attach(guest, state.volume(DISK), state.cluster(), ATTACH) == (STOP, SET, SOLE, START)
 
 
 def known(guest: GuestFacts | None) -> GuestFacts:
@@ -624,6 +628,23 @@ def test_power_of_a_guest_that_is_gone() -> None:
         plan_power(None, running=True, vmid=105)
 
 
+def test_a_pet_does_not_start_beside_the_cattle_that_works_on_its_volume() -> None:
+    state = model(pet_with(ON_PET), ct105=cattle_with(IN_CATTLE, running=True))
+    with pytest.raises(errors.VolumeBusy, match="CT 999 cannot start now") as refused:
+        plan_power(state.guest(999), running=True, cluster=state.cluster())
+    assert "pct shutdown 105" in refused.value.remedy
+    state.guests[105].running = False
+    assert plan_power(state.guest(999), running=True, cluster=state.cluster()) == (Start(999, "pve"),)
+
+
+def test_two_that_attached_at_the_same_moment_see_each_other() -> None:
+    state = model(pet_with(ON_PET), ct105=cattle_with(IN_CATTLE), ct106=cattle_with(IN_CATTLE, vmid=106))
+    for vmid, other in ((105, 106), (106, 105)):
+        with pytest.raises(errors.VolumeHeld) as refused:
+            prove_sole(state.cluster(), DISK, vmid, 999)
+        assert refused.value.holders == (other,)
+
+
 def test_protection() -> None:
     assert plan_protection(known(model(pet_with()).guest(999))) == ()
     assert plan_protection(known(model(pet_with(protection="0")).guest(999))) == (Protect(999, "pve"),)
@@ -686,6 +707,7 @@ TEXTS: dict[str, tuple[Step, str]] = {
     "shutdown": (STOP, "CT 105: shut down (killed after 60 s)"),
     "start": (START, "CT 105: start"),
     "set": (SET, f"CT 105: set mp0 to {DISK},mp=/home/hermes,backup=0"),
+    "prove": (SOLE, f"CT 105: see that nobody else uses {DISK}"),
     "remove": (RemoveMount(105, "pve", "mp0", DISK), f"CT 105: detach {DISK} from mp0"),
     "drop": (DropUnused(105, "pve", DISK), f"CT 105: forget {DISK} (the volume stays with CT 999)"),
     "allocate": (
