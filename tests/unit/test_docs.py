@@ -1,0 +1,212 @@
+"""The documents and the code say the same: lists, texts, links and commands."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+import provisioning.errors
+import proxmox.errors
+from proxmox.rights import allocate_on, grant_commands, manage_guest, mount_foreign, see_all_guests, use_bridge
+from proxmox.rights import use_template as see_template
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [README, *DOCS]
+HOLE = "…"
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def fenced(text: str, info: str) -> Iterator[str]:
+    """The lines of all fenced blocks with this info string."""
+    for block in re.findall(rf"^```{info}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield from (line.strip() for line in block.splitlines() if line.strip())
+
+
+def prose(text: str) -> str:
+    """A document without its code blocks, fenced or indented."""
+    without = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^ {4}.*$", "", without, flags=re.MULTILINE)
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+def declared() -> dict[str, dict[str, Any]]:
+    config: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
+    return config
+
+
+def option_row(key: str, option: dict[str, Any]) -> str:
+    """The row of docs/options.md for a key of Pulumi.yaml."""
+    default = option["default"]
+    shown = "" if default == "" else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+    # An asterisk would begin emphasis.
+    described = option["description"].replace("*", r"\*")
+    return f"| `{key}` | {option['type']} | {shown} | {described} |"
+
+
+@pytest.mark.parametrize("key", sorted(declared()))
+def test_an_option_has_its_row(key: str) -> None:
+    row = option_row(key, declared()[key])
+    assert row in (ROOT / "docs" / "options.md").read_text().splitlines(), f"docs/options.md lacks this line:\n{row}"
+
+
+def test_there_is_no_row_for_an_option_that_is_none() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (?:string|integer|boolean|array|object) \|",
+        (ROOT / "docs" / "options.md").read_text(),
+        re.MULTILINE,
+    )
+    assert sorted(rows) == sorted(declared())
+
+
+def test_the_stack_files_set_only_what_is_declared() -> None:
+    for file in ROOT.glob("Pulumi.*.yaml"):
+        keys = {key.partition(":")[2] for key in yaml.safe_load(file.read_text())["config"]}
+        assert keys <= set(declared()), file.name
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def classes_of(module: ModuleType) -> set[str]:
+    found = inspect.getmembers(module, lambda item: inspect.isclass(item) and issubclass(item, Exception))
+    return {name for name, item in found if item.__module__ == module.__name__}
+
+
+@pytest.mark.parametrize("module", [proxmox.errors, provisioning.errors], ids=lambda module: str(module.__name__))
+def test_each_error_is_explained(module: ModuleType) -> None:
+    headings = set(re.findall(r"^### (\w+)$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
+    assert classes_of(module) <= headings
+
+
+def test_no_error_is_explained_that_is_none() -> None:
+    headings = re.findall(r"^### (\w+)$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    assert set(headings) <= classes_of(proxmox.errors) | classes_of(provisioning.errors)
+
+
+def texts_of(source: str) -> Iterator[str]:
+    """The string literals of a Python source, with a hole for each value of an f-string."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else HOLE for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@cache
+def texts() -> str:
+    """Every text that the program can say, one after the other."""
+    found: list[str] = []
+    for folder in ("components", "proxmox", "provisioning", "lab", "scripts"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix == ".py":
+                found.extend(texts_of(file.read_text()))
+            elif file.suffix == ".sh":
+                found.append(re.sub(r"\$\([^()]*\)|\$\{[^}]*\}|\$\w+", HOLE, file.read_text()))
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_each_quoted_error_is_a_text_of_the_program(document: Path) -> None:
+    missing = [line for line in fenced(document.read_text(), "error") if line not in texts()]
+    assert not missing
+
+
+def test_errors_are_quoted_where_they_are_explained() -> None:
+    for document in (README, ROOT / "docs" / "errors.md"):
+        assert list(fenced(document.read_text(), "error")), name_of(document)
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+def test_the_commands_that_grant_rights_are_those_that_the_checks_want() -> None:
+    rights = (
+        manage_guest(105),
+        see_all_guests(),
+        allocate_on("local-lvm"),
+        see_template("local"),
+        use_bridge("vmbr0"),
+        *mount_foreign("local-lvm", 999),
+    )
+    pasted = [line for line in fenced(README.read_text(), "sh") if line.startswith("pveum ")]
+    assert pasted == grant_commands(rights, "pulumi@pve!hermes")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_the_scripts_that_are_named_exist(document: Path) -> None:
+    for script in set(re.findall(r"(?<![\w./-])(scripts/[a-z][\w/.-]*\w|\.ci/\w+)", document.read_text())):
+        assert (ROOT / script).exists(), script
+
+
+def test_the_verbs_of_the_lab_exist() -> None:
+    verbs = set(re.findall(r"scripts/lab ([a-z]+)", README.read_text()))
+    known = set(re.findall(r'^        "(\w+)": ', (ROOT / "lab" / "cli.py").read_text(), re.MULTILINE))
+    assert verbs
+    assert verbs <= known
+
+
+def test_the_template_that_is_downloaded_is_the_default() -> None:
+    [name] = set(re.findall(r"pveam download local (\S+)", README.read_text()))
+    assert declared()["template"]["default"] == f"local:vztmpl/{name}"
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def anchors_of(document: Path) -> set[str]:
+    """The anchors that GitHub makes for a document's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(document.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_each_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(document.read_text())):
+        if re.match(r"https?://", target):
+            continue
+        place, _, anchor = unquote(target).partition("#")
+        file = (document.parent / place).resolve() if place else document
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors_of(file), target
+
+
+def test_the_headings_that_the_program_names_exist() -> None:
+    named: set[str] = set()
+    for file in [*ROOT.glob("Pulumi*.yaml"), *(ROOT / "proxmox").glob("*.py"), *(ROOT / "components").glob("*.py")]:
+        named |= set(re.findall(r'README,? "([^"]+)"', file.read_text()))
+    assert named
+    headings = set(re.findall(r"^#+ (.+)$", README.read_text(), re.MULTILINE))
+    assert named <= headings
+
+
+def test_each_dependency_has_its_reason() -> None:
+    import tomllib  # noqa: PLC0415 - here only
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [
+        *project["project"]["dependencies"],
+        *(name for group in project["dependency-groups"].values() for name in group),
+    ]
+    names = {re.split(r"[<>=~!\[ ]", requirement)[0] for requirement in wanted}
+    rows = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE))
+    assert rows == names
