@@ -55,8 +55,9 @@ class PetStorage(pulumi.ComponentResource):
             ),
             claim,
             connection=connection,
-            # None of these can be read back or changed in place, and none is worth a pet (field reports B7).
-            also_ignore=["operatingSystem", "initialization", "unprivileged"],
+            # None of these can be read back or changed in place, and none is worth a pet (field reports B7). Features:
+            # the plugin would send them all, and any but nesting is refused for a token (facts proxmox 15).
+            also_ignore=["operatingSystem", "initialization", "unprivileged", "features"],
             opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(provider=provider)),
         )
         self.vmid = pet.vmid

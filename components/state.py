@@ -28,7 +28,8 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
         if resource["type"] == _CLAIM_TYPE:
             claim = resource["outputs"].get("claim")
         elif resource["type"] == _CONTAINER_TYPE:
-            vmid = int(resource["outputs"]["vmId"])
+            # An import leaves vmId empty; the id is the VMID, too.
+            vmid = int(resource["outputs"].get("vmId") or resource["outputs"]["id"])
     return OwnState(claim, vmid)
 
 
