@@ -1,0 +1,231 @@
+"""verify, against a stand-in for the agent's two services: each thing that is wrong is found and named."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.guest import verify
+from provisioning.models import VerifyInputs
+
+KEY = "canary0123456789abcdef0123456789abcdef"
+
+
+def answers() -> dict[str, tuple[int, Any]]:
+    """What a healthy 0.19.0 says (facts hermes 1, "Gateway" and "Dashboard")."""
+    return {
+        "/health": (200, {"status": "ok", "platform": "hermes-agent", "version": "0.19.0"}),
+        "/health/detailed": (200, {"readiness": {"status": "ok", "checks": {}}}),
+        "/v1/chat/completions": (
+            200,
+            {"choices": [{"message": {"content": "HERMES-OK"}, "finish_reason": "stop"}], "usage": {}},
+        ),
+        "/api/status": (
+            200,
+            {
+                "version": "0.19.0",
+                "gateway_running": True,
+                "auth_required": False,
+                "config_version": 33,
+                "latest_config_version": 33,
+            },
+        ),
+    }
+
+
+@dataclass
+class Agent:
+    """The services and the machine around them, healthy until told otherwise."""
+
+    root: Path
+    port: int
+    home: Path
+    answers: dict[str, tuple[int, Any]] = field(default_factory=answers)
+    units: dict[str, str] = field(default_factory=dict)
+    requests: list[tuple[str, str | None, Any]] = field(default_factory=list)
+
+    def parameters(self, **more: Any) -> dict[str, Any]:
+        inputs = VerifyInputs(
+            version="0.19.0",
+            api_server_port=self.port,
+            dashboard_port=self.port,
+            home=str(self.home),
+            uid=self.home.stat().st_uid,
+            services_timeout_s=0.5,
+            prompt_timeout_s=5,
+        )
+        return {**inputs.model_dump(mode="json"), **more}
+
+    def set_unit(self, name: str, **more: str) -> None:
+        state = {"ActiveState": "active", "SubState": "running", "NRestarts": "0", "Result": "success", **more}
+        (self.root / name).write_text("".join(f"{key}={value}\n" for key, value in state.items()))
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(None)
+
+        def do_POST(self) -> None:
+            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _answer(self, body: Any) -> None:
+            made.requests.append((self.path, self.headers.get("Authorization"), body))
+            status, answer = made.answers.get(self.path, (404, {}))
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    home, programs, units = tmp_path / "home", tmp_path / "bin", tmp_path / "units"
+    for folder in (home, programs, units):
+        folder.mkdir()
+    made = Agent(units, server.server_address[1], home)
+    for unit in (verify.GATEWAY, verify.DASHBOARD):
+        made.set_unit(unit)
+    show = f'for unit; do :; done; cat "{units}/$unit"'
+    for name, script in (("systemctl", show), ("journalctl", f"echo the last line, with {KEY} in it")):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setattr(verify, "MANAGED_ENV", tmp_path / ".env")
+    monkeypatch.setattr(verify, "CURRENT", tmp_path / "current")
+    (tmp_path / ".env").write_text(f"# words\nAPI_SERVER_KEY='{KEY}'\nOTHER='x'\n")
+    (tmp_path / "current").mkdir()
+    (tmp_path / "current" / "install.json").write_text('{"version": "0.19.0"}')
+    yield made
+    server.shutdown()
+    server.server_close()
+
+
+def outcome(agent: Agent, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(agent.parameters(**more))))
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = verify.main()
+    return status, out.getvalue(), err.getvalue()
+
+
+def test_a_healthy_agent_passes_with_one_json_object(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, err = outcome(agent, monkeypatch)
+    assert status == 0, err
+    result = json.loads(out)
+    assert result["version"] == "0.19.0"
+    assert result["answer"] == "HERMES-OK"
+    prompts = [body for path, key, body in agent.requests if path == "/v1/chat/completions" and key == f"Bearer {KEY}"]
+    assert [prompt["messages"][-1]["content"] for prompt in prompts] == [agent.parameters()["prompt"]]
+
+
+def test_without_dashboard_none_is_asked(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.set_unit(verify.DASHBOARD, ActiveState="inactive")
+    status, _, err = outcome(agent, monkeypatch, dashboard=False)
+    assert status == 0, err
+    assert "/api/status" not in [path for path, _, _ in agent.requests]
+
+
+def changed(path: str, **more: Any) -> tuple[int, Any]:
+    status, body = answers()[path]
+    return status, {**body, **more}
+
+
+FAILED_TURN = {
+    "choices": [{"message": {"content": "API call failed after 3 retries"}, "finish_reason": "error"}],
+    "hermes": {"failed": True},
+}
+STOPPED_BUT_FAILED = {**answers()["/v1/chat/completions"][1], "hermes": {"failed": True}}
+
+WRONG: list[tuple[str, tuple[int, Any], str]] = [
+    ("/health", changed("/health", version="0.18.2"), "running gateway is version 0.18.2"),
+    ("/health", changed("/health", status="degraded"), "/health says 'degraded'"),
+    ("/health", (503, {}), "status 503"),
+    ("/health", (200, b"<html>"), "no JSON"),
+    ("/health/detailed", (200, {"readiness": {"status": "fail", "checks": {"state_db": "locked"}}}), "locked"),
+    ("/health/detailed", (401, {"error": "no"}), "answered 401"),
+    # facts hermes 1: a model that is down shows as HTTP 200
+    ("/v1/chat/completions", (200, FAILED_TURN), "finish_reason 'error'"),
+    ("/v1/chat/completions", (200, STOPPED_BUT_FAILED), "did not answer the prompt"),
+    ("/v1/chat/completions", (500, {"error": "memories does not exist"}), "memories does not exist"),
+    ("/v1/chat/completions", (200, {"choices": []}), "did not answer the prompt"),
+    (
+        "/v1/chat/completions",
+        (200, {"choices": [{"message": {"content": "Hello!"}, "finish_reason": "stop"}]}),
+        "without 'HERMES-OK'",
+    ),
+    ("/api/status", changed("/api/status", version="0.18.2"), "version is '0.18.2'"),
+    ("/api/status", changed("/api/status", gateway_running=False), "gateway_running is False"),
+    ("/api/status", changed("/api/status", auth_required=True), "auth_required is True"),
+    ("/api/status", changed("/api/status", config_version=32), "config_version is 32"),
+]
+
+
+@pytest.mark.parametrize(("path", "answer", "words"), WRONG, ids=[words for _, _, words in WRONG])
+def test_what_is_wrong_is_named(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, path: str, answer: tuple[int, Any], words: str
+) -> None:
+    agent.answers[path] = answer
+    status, out, err = outcome(agent, monkeypatch)
+    assert (status, out) == (1, "")
+    assert words in err
+    assert "Last lines of hermes-gateway.service:\n  the last line, with [secret] in it" in err
+    assert KEY not in err
+
+
+@pytest.mark.parametrize("unit", [verify.GATEWAY, verify.DASHBOARD])
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [({"NRestarts": "3"}, "was restarted by systemd 3 times"), ({"ActiveState": "failed"}, "is failed")],
+)
+def test_a_service_that_does_not_run_well_is_named(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, unit: str, state: dict[str, str], words: str
+) -> None:
+    agent.set_unit(unit, **state)
+    status, _, err = outcome(agent, monkeypatch)
+    assert status == 1
+    assert f"{unit} {words}" in err
+
+
+def test_a_gateway_that_never_listens_is_told_with_its_address(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, err = outcome(agent, monkeypatch, api_server_port=1)
+    assert status == 1
+    assert "the API server does not answer at http://127.0.0.1:1/health" in err
+
+
+def test_another_installed_version_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, err = outcome(agent, monkeypatch, version="0.20.0")
+    assert status == 1
+    assert "the installed version is 0.19.0, declared is 0.20.0" in err
+
+
+def test_files_of_others_in_the_home_are_listed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    (agent.home / "lost+found").mkdir()
+    (agent.home / "config.yaml").touch()
+    other = agent.home.stat().st_uid + 1
+    status, _, err = outcome(agent, monkeypatch, uid=other)
+    assert status == 1
+    assert f"belong to others than uid {other}" in err
+    assert f"{agent.home}/config.yaml" in err
+    assert f"uid {agent.home.stat().st_uid} {agent.home}/lost+found" not in err
+
+
+def test_a_missing_key_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify.MANAGED_ENV.write_text("OTHER='x'\n")
+    status, _, err = outcome(agent, monkeypatch)
+    assert status == 1
+    assert "holds no API_SERVER_KEY" in err
