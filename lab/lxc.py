@@ -49,6 +49,8 @@ from lab.runtime import (
 
 START_DEADLINE = 60.0
 COMMAND_DEADLINE = 120.0
+ASK_AGAIN = 3.0
+"""Seconds after which a guest that still runs is asked again to power off."""
 SETTLE_DEADLINE = 20.0
 UNPACK_DEADLINE = 600.0
 HOST_KEYS: dict[str, tuple[str, ...]] = {"rsa": ("-b", "2048"), "ecdsa": (), "ed25519": ()}
@@ -254,10 +256,17 @@ class LxcRuntime:
         if not self._is_running(guest_dir):
             self._release(guest_dir)
             return True
-        seconds = str(max(1, round(timeout)))
-        done = self._lxc(spec, "lxc-stop", "--nokill", "--timeout", seconds, deadline=timeout + 30)
+        deadline = time.monotonic() + timeout
+        while True:
+            # Asked again and again: an init that has only just begun loses the signal.
+            left = max(1, round(min(ASK_AGAIN, deadline - time.monotonic())))
+            done = self._lxc(spec, "lxc-stop", "--nokill", "--timeout", str(left), deadline=left + 30)
+            if done.returncode == 0 or not self._is_running(guest_dir):
+                break
+            if time.monotonic() >= deadline:
+                return False
         # The control socket goes last, after the post-stop hook.
-        if done.returncode or not self._wait_gone(guest_dir, 10.0):
+        if not self._wait_gone(guest_dir, 10.0):
             return False
         self._release(guest_dir)
         self._settle(spec)
