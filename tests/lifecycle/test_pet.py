@@ -1,0 +1,117 @@
+"""The pet's life: made, left alone, kept from destruction, its volumes changed one at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.lifecycle.homesite import PET, Site, assert_plain
+
+if TYPE_CHECKING:
+    from conftest import Deployed
+
+VOLID = f"local-lvm:vm-{PET}-disk-1"
+HERMES = {"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}
+OTHER = {"name": "other", "storage": "local-lvm", "size": 1, "path": "/mnt/other"}
+
+
+def test_up_makes_what_is_declared(pet_seed: Deployed, with_pet: Site) -> None:
+    config = with_pet.node.config(PET)
+    assert {key: config[key] for key in ("hostname", "cores", "memory", "swap", "unprivileged", "protection")} == {
+        "hostname": "pet-storage",
+        "cores": 1,
+        "memory": 256,
+        "swap": 0,
+        "unprivileged": 1,
+        "protection": 1,
+    }
+    assert config["tags"] == "pet;pulumi"
+    assert config["rootfs"] == f"local-lvm:vm-{PET}-disk-0,size=2G"
+    assert config["mp0"] == f"{VOLID},mp=/mnt/hermes,backup=1,size=2G"
+    assert "features" not in config
+    assert not with_pet.node.running(PET)
+    assert not [request for request in pet_seed.sent if request.power]
+    # Proxmox makes and formats it; protection goes off for that one call only (facts proxmox 6, field reports A11).
+    assert [str(request) for request in pet_seed.sent if request.method == "PUT"] == [
+        f"PUT {PET}/config protection=0",
+        f"PUT {PET}/config mp0=local-lvm:2,mp=/mnt/hermes,backup=1",
+        f"PUT {PET}/config protection=1",
+    ]
+    assert with_pet.outputs("pet") == {
+        "vmid": PET,
+        "node": "pve",
+        "volumes": {"hermes": {"volid": VOLID, "size": 2, "storage": "local-lvm", "path": "/mnt/hermes"}},
+    }
+
+
+def test_nothing_to_do_is_nothing_done(with_pet: Site) -> None:
+    assert with_pet.up("pet").changed == {}
+    assert with_pet.writes == []
+    assert with_pet.refresh("pet").changed == {}
+    assert with_pet.writes == []
+    assert with_pet.preview("pet").changed == {}
+    assert with_pet.writes == []
+
+
+def test_destroy_is_refused_before_anything_happens(with_pet: Site) -> None:
+    with_pet.node.call("POST", with_pet.node.guest(PET, "/status/start"))
+    state = with_pet.resources("pet")
+    for options in (["--skip-preview"], []):
+        run = with_pet.pulumi("pet", "destroy", "--yes", *options)
+        assert not run.ok
+        assert "pet-is-never-destroyed" in run.explain()
+        assert_plain(run)
+        assert with_pet.writes == []
+        assert with_pet.resources("pet") == state
+    assert with_pet.node.running(PET)
+
+    with_pet.pulumi("pet", "destroy", "--yes", "--skip-preview", "--exclude-protected")
+    assert with_pet.writes == []
+    assert list(with_pet.node.volumes()) == [f"local-lvm:vm-{PET}-disk-0", VOLID]
+    with_pet.up("pet")
+    assert with_pet.writes == []
+    assert list(with_pet.node.volumes()) == [f"local-lvm:vm-{PET}-disk-0", VOLID]
+    assert with_pet.outputs("pet")["volumes"]["hermes"]["volid"] == VOLID
+
+
+def test_each_volume_is_changed_for_itself(with_pet: Site) -> None:
+    with_pet.write_data(VOLID, "what the agent wrote")
+    bytes_before = with_pet.data(VOLID)
+
+    # A second one.
+    with_pet.configure(petVolumes=[HERMES, OTHER])
+    run = with_pet.preview("pet")
+    assert run.changed == {"create": 1}
+    assert run.span("pet-volume-other").op == "create"
+    assert with_pet.writes == []
+    with_pet.up("pet")
+    assert with_pet.node.volumes() == {f"local-lvm:vm-{PET}-disk-0": 2, VOLID: 2, f"local-lvm:vm-{PET}-disk-2": 1}
+    assert with_pet.data(VOLID) == bytes_before
+
+    # The first one grows, in another order of the list.
+    with_pet.configure(petVolumes=[OTHER, {**HERMES, "size": 3}])
+    run = with_pet.up("pet")
+    assert run.changed == {"update": 1}
+    assert run.span("pet-volume-hermes").op == "update"
+    assert [write.split()[1] for write in with_pet.writes] == [f"{PET}/resize"]
+    assert with_pet.node.volumes()[VOLID] == 3
+    assert with_pet.data(VOLID) == bytes_before
+
+    # Never smaller.
+    with_pet.configure(petVolumes=[OTHER, HERMES])
+    run = with_pet.pulumi("pet", "preview")
+    assert not run.ok
+    assert "hermes" in run.explain()
+    assert "never made smaller" in run.explain()
+    assert_plain(run)
+    assert with_pet.writes == []
+
+    # Another name for it: the same volume. The other leaves the list: it is kept, and that is said.
+    with_pet.configure(petVolumes=[{**HERMES, "size": 3, "name": "home"}])
+    run = with_pet.up("pet")
+    assert with_pet.writes == []
+    assert with_pet.node.volumes() == {f"local-lvm:vm-{PET}-disk-0": 2, VOLID: 3, f"local-lvm:vm-{PET}-disk-2": 1}
+    assert with_pet.outputs("pet")["volumes"] == {
+        "home": {"volid": VOLID, "size": 3, "storage": "local-lvm", "path": "/mnt/hermes"}
+    }
+    assert with_pet.node.config(PET)["protection"] == 1
+    assert with_pet.data(VOLID) == bytes_before
