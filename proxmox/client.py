@@ -374,7 +374,7 @@ class Proxmox:
         """`attempt` until it succeeds, within the deadlines; before a repetition `done` may give the result instead."""
         retrying = Retrying(
             retry=retry_if_exception_type(_RetryError),
-            stop=self._too_late,
+            stop=self._too_late(),
             wait=wait_exponential(self.timings.first_poll, self.timings.poll) + wait_random(0, self.timings.first_poll),
             sleep=self._sleep,
             reraise=True,
@@ -392,11 +392,23 @@ class Proxmox:
         except _RetryError as last:
             raise last.error from None
 
-    def _too_late(self, state: RetryCallState) -> bool:
-        error = state.outcome.exception() if state.outcome else None
-        locked = isinstance(error, _RetryError) and error.locked
-        limit = self.timings.lock if locked else self.timings.retry
-        return max(state.idle_for, state.seconds_since_start or 0.0) + state.upcoming_sleep > limit
+    def _too_late(self) -> Callable[[RetryCallState], bool]:
+        """Whether the next attempt would come too late.
+
+        The time runs from the first failure: a request that took its full time before it failed must have its second
+        look, since its effect may be there.
+        """
+        first_failure: list[float] = []
+
+        def stop(state: RetryCallState) -> bool:
+            if not first_failure:
+                first_failure.append(self._clock())
+            error = state.outcome.exception() if state.outcome else None
+            locked = isinstance(error, _RetryError) and error.locked
+            limit = self.timings.lock if locked else self.timings.retry
+            return self._clock() - first_failure[0] + state.upcoming_sleep > limit
+
+        return stop
 
     def _get(self, *path: str | int, **query: Any) -> Any:
         return self._repeat(lambda: self._send("GET", path, query))

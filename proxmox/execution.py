@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import singledispatch
 
 from proxmox.client import Proxmox
-from proxmox.errors import ConfigChanged, GuestMissing, NoSuchGuest, NotAsPlanned, ProxmoxError
-from proxmox.facts import GuestFacts, guest_from_entries, read_volume
+from proxmox.errors import ConfigChanged, GuestMissing, NoSuchGuest, NotAsPlanned, ProxmoxError, Refusal
+from proxmox.facts import GuestFacts, guest_from_entries, read_cluster, read_volume
 from proxmox.mountpoint import format_size, normal_path, owner_of, storage_of
 from proxmox.planning import (
     Allocate,
@@ -20,17 +20,21 @@ from proxmox.planning import (
     FreeVolume,
     Grow,
     Protect,
+    ProveSole,
     RemoveMount,
     SetMount,
     Shutdown,
     Start,
     Step,
     Unprotected,
+    prove_sole,
 )
 
 Report = Callable[[str], None]
 Change = tuple[dict[str, str], tuple[str, ...]]
 """Options to set, keys to delete."""
+
+FILE_SYSTEM_FAILED = "Failed to update the container's filesystem"
 
 ATTEMPTS = 5
 """How often a change is planned anew on a configuration that somebody else keeps changing."""
@@ -153,6 +157,22 @@ def _(step: SetMount, client: Proxmox, report: Report) -> None:
 
 
 @run_step.register
+def _(step: ProveSole, client: Proxmox, report: Report) -> None:
+    try:
+        prove_sole(read_cluster(client, step.owner, power_of=[step.owner]), step.volid, step.vmid, step.owner)
+    except Refusal as refusal:
+        undo = (
+            RemoveMount(step.vmid, step.node, step.slot, step.volid),
+            DropUnused(step.vmid, step.node, step.volid),
+        )
+        try:
+            execute(client, undo, report)
+        except ProxmoxError as second:
+            refusal.add_note(f"and CT {step.vmid} still names it: {second}")
+        raise
+
+
+@run_step.register
 def _(step: RemoveMount, client: Proxmox, report: Report) -> None:
     del report
 
@@ -214,7 +234,17 @@ def _(step: Grow, client: Proxmox, report: Report) -> None:
     mount = _now(client, step).mounts().get(step.slot)
     if mount is None or mount.volume != step.volid:
         raise _differs(step, f"{step.slot} holds {mount.volume if mount else 'nothing'}")
-    _tell(client.resize(step.node, step.vmid, step.slot, step.new).warnings, step, report)
+    end = client.resize(step.node, step.vmid, step.slot, step.new)
+    _tell(end.warnings, step, report)
+    # Proxmox grows the device, then the file system, and tells a failure of the latter in the log alone.
+    failed = [line for line in (client.task_log(end.upid) if end.upid else ()) if FILE_SYSTEM_FAILED in line]
+    if failed:
+        raise NotAsPlanned(
+            f"{step.volid} has grown to {format_size(step.new)}, its file system has not",
+            failed[0],
+            f"with every guest that mounts it stopped, on node {step.node}: pvesm path {step.volid}; "
+            "then e2fsck -f PATH && resize2fs PATH",
+        )
     volume = read_volume(client, step.node, step.volid)
     if volume is None or volume.size < step.new:
         found = format_size(volume.size) if volume else "nothing"

@@ -217,10 +217,11 @@ def read_guest(client: Proxmox, vmid: int, *, snapshots: bool = False) -> GuestF
         return None  # removed meanwhile
 
 
-def read_cluster(client: Proxmox, owner: int | None, *, power_of: Iterable[int] = ()) -> ClusterFacts:
+def read_cluster(client: Proxmox, *owners: int | None, power_of: Iterable[int] = ()) -> ClusterFacts:
     """All guests of all nodes, snapshots included.
 
-    The power state is read for the numbers in `power_of` and for the containers that name a volume of `owner`'s.
+    The power state is read for the numbers in `power_of` and for the containers that name a volume of one of `owners`.
+    Raw `lxc.` lines are not looked into: what is mounted by hand behind Proxmox's back is not seen.
     """
     listed = client.guests()
     nodes = client.nodes()
@@ -233,7 +234,7 @@ def read_cluster(client: Proxmox, owner: int | None, *, power_of: Iterable[int] 
     def read(place: Guest) -> GuestFacts | tuple[Guest, str] | None:
         try:
             facts = _read(client, place, power=place.vmid in wanted, snapshots=True)
-            if facts.running is None and place.kind == "lxc" and facts.names_volume_of(owner):
+            if facts.running is None and place.kind == "lxc" and any(map(facts.names_volume_of, owners)):
                 facts = replace(facts, running=client.guest_status(place.node, place.vmid).running)
         except NoSuchGuest:
             return None

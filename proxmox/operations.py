@@ -185,4 +185,9 @@ def detach(client: Proxmox, wish: DetachWish, report: Report = silent) -> None:
 def ensure_power(client: Proxmox, vmid: int, running: bool, timeout_s: int = 60, report: Report = silent) -> None:
     """Have the container started or stopped."""
     with client.guard(vmid):
-        execute(client, plan_power(read_guest(client, vmid), running, timeout_s, vmid), report)
+        guest = read_guest(client, vmid)
+        starts = running and guest is not None and guest.running is not True and guest.mounts()
+        # The volumes are the guest's own, or its pet's: the power of everybody who mounts one of those has to be known.
+        owners = {owner_of(mount.volume) for mount in guest.mounts().values()} if starts and guest else set()
+        cluster = read_cluster(client, *owners) if owners else None
+        execute(client, plan_power(guest, running, timeout_s, vmid=vmid, cluster=cluster), report)

@@ -92,6 +92,23 @@ class SetMount(Step):
 
 
 @dataclass(frozen=True)
+class ProveSole(Step):
+    """See once more, now that the mount is written, that nobody else names the volume.
+
+    Two stacks that attach one volume at the same moment both found it free. Each writes first and looks then, so at
+    least one of them sees the other; it takes its own mount back.
+    """
+
+    slot: str
+    volid: str
+    owner: int
+
+    def describe(self) -> str:
+        """One line."""
+        return f"CT {self.vmid}: see that nobody else uses {self.volid}"
+
+
+@dataclass(frozen=True)
 class RemoveMount(Step):
     """Take a mount point away, if it still names `volid`. Proxmox keeps the volume's name as an unused entry."""
 
@@ -404,18 +421,21 @@ def _remount(pet: GuestFacts, cluster: ClusterFacts, slot: str, mount: MountPoin
 
 def _refuse_running_users(cluster: ClusterFacts, wish: VolumeWish, volid: str) -> None:
     """A volume that another running guest has mounted would grow as a block device only (facts proxmox 9)."""
-    users = [
-        (guest, reference)
-        for guest, reference in cluster.holders(volid, besides=[wish.vmid])
-        if guest.running is not False and reference.where in ("config", "pending") and not _unused(reference)
-    ]
-    if users:
-        guest, reference = users[0]
+    user = _running_user(cluster, volid, wish.vmid)
+    if user is not None:
         raise VolumeBusy(
             f"Volume '{wish.name}' ({volid}) cannot grow now",
-            f"{describe_holder(guest, reference)}; its file system could not be grown",
-            f"stop that guest, run this again, then start it: pct shutdown {guest.vmid}",
+            f"{describe_holder(*user)}; its file system could not be grown",
+            f"stop that guest, run this again, then start it: pct shutdown {user[0].vmid}",
         )
+
+
+def _running_user(cluster: ClusterFacts | None, volid: str, besides: int) -> tuple[GuestFacts, Reference] | None:
+    """The first other guest that is not known to be stopped and has the volume in a mount point, or will have."""
+    for guest, reference in cluster.holders(volid, besides=[besides]) if cluster is not None else ():
+        if guest.running is not False and reference.where in ("config", "pending") and not _unused(reference):
+            return guest, reference
+    return None
 
 
 def _unused(reference: Reference) -> bool:
@@ -507,7 +527,15 @@ def plan_attach(
     start: tuple[Step, ...] = (Start(wish.vmid, wish.node),) if wish.start else ()
     left = wish.previous_volid if wish.previous_volid in (replaces, *guest.unused().values()) else None
     set_mount = SetMount(wish.vmid, wish.node, wish.slot, wish.mount, replaces)
-    return (*freeing, *stop, set_mount, *_forget(wish, left), *start)
+    sole = ProveSole(wish.vmid, wish.node, wish.slot, wish.volid, wish.owner)
+    return (*freeing, *stop, set_mount, sole, *_forget(wish, left), *start)
+
+
+def prove_sole(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> None:
+    """Return when nobody but the guest and the owner names the volume; else VolumeHeld, PetRunning or HolderUnknown."""
+    others = _one_writer(cluster, volid, vmid, owner)
+    if others:
+        raise _held(others, volid)
 
 
 def _forget(wish: AttachWish, volid: str | None) -> tuple[Step, ...]:
@@ -536,25 +564,30 @@ def _replaceable(guest: GuestFacts, wish: AttachWish) -> str | None:
 
 def _plan_takeover(others: Sequence[tuple[GuestFacts, Reference]], wish: AttachWish) -> tuple[Step, ...]:
     """Steps that detach the volume from its holders, if that is wanted and possible. Raises VolumeHeld."""
-    holders = sorted({guest.vmid for guest, _ in others})
     stubborn = [
         (guest, reference)
         for guest, reference in others
         if guest.kind != "lxc" or guest.template or guest.lock or reference.where.startswith("snapshot ")
     ]
     if not wish.takeover or stubborn:
-        guest, reference = (stubborn or others)[0]
-        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
-        raise VolumeHeld(
-            f"The volume {wish.volid} is held by guest {', '.join(map(str, holders))}",
-            f"{describe_holder(guest, reference)}{more}; two guests must not write to one volume",
-            f"on node {guest.node}: {how_to_free(reference)}",
-            holders,
-        )
+        raise _held([*stubborn, *(other for other in others if other not in stubborn)], wish.volid)
     steps: list[Step] = []
     for guest in {guest.vmid: guest for guest, _ in others}.values():
         steps.extend(_release(guest, wish.volid, wish.timeout_s))
     return tuple(steps)
+
+
+def _held(others: Sequence[tuple[GuestFacts, Reference]], volid: str) -> VolumeHeld:
+    """Names all holders, and the first in full."""
+    guest, reference = others[0]
+    holders = sorted({guest.vmid for guest, _ in others})
+    more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+    return VolumeHeld(
+        f"The volume {volid} is held by guest {', '.join(map(str, holders))}",
+        f"{describe_holder(guest, reference)}{more}; two guests must not write to one volume",
+        f"on node {guest.node}: {how_to_free(reference)}",
+        holders,
+    )
 
 
 def _release(guest: GuestFacts, volid: str, timeout_s: int, slots: Sequence[str] | None = None) -> list[Step]:
@@ -594,12 +627,33 @@ def plan_detach(guest: GuestFacts | None, wish: DetachWish) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def plan_power(guest: GuestFacts | None, running: bool, timeout_s: int = 60, vmid: int = 0) -> tuple[Step, ...]:
-    """Start or shut down, if the container is not already so. vmid: only for the error text when the guest is None."""
+def plan_power(
+    guest: GuestFacts | None,
+    running: bool,
+    timeout_s: int = 60,
+    *,
+    vmid: int = 0,
+    cluster: ClusterFacts | None = None,
+) -> tuple[Step, ...]:
+    """Start or shut down, if the container is not already so.
+
+    vmid: only for the error text when the guest is None. With `cluster`, a start is refused (VolumeBusy) while another
+    running guest has one of the container's volumes mounted: a pet must not start beside the cattle that works on it.
+    """
     if guest is not None and guest.running is running:
         return ()
     guest = _usable(guest, guest.vmid if guest is not None else vmid)
-    return (Start(guest.vmid, guest.node),) if running else (Shutdown(guest.vmid, guest.node, timeout_s),)
+    if not running:
+        return (Shutdown(guest.vmid, guest.node, timeout_s),)
+    for mount in guest.mounts().values() if cluster is not None else ():
+        user = _running_user(cluster, mount.volume, guest.vmid)
+        if user is not None:
+            raise VolumeBusy(
+                f"CT {guest.vmid} cannot start now",
+                f"it would mount {mount.volume}, and {describe_holder(*user)}; both would write to one file system",
+                f"stop that guest first (pct shutdown {user[0].vmid}), or leave CT {guest.vmid} stopped",
+            )
+    return (Start(guest.vmid, guest.node),)
 
 
 def plan_protection(pet: GuestFacts) -> tuple[Step, ...]:

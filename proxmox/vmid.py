@@ -5,13 +5,17 @@ The plugin takes a guest that is already there for the success of its own create
 
 from __future__ import annotations
 
+import tenacity
+
 from proxmox.client import Guest, Proxmox
-from proxmox.errors import NoSuchGuest, NotOurs, PermissionDenied
+from proxmox.errors import GuestLocked, NoSuchGuest, NotOurs, PermissionDenied
 from proxmox.ownership import parse_claim
+
+MAKING_SECONDS = 120.0
 
 
 def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning: bool) -> None:
-    """Return when a guest with that VMID may be created now; raise NotOurs when not. Reads only.
+    """Return when a guest with that VMID may be created now, or taken over since it is ours; NotOurs when not. Reads only.
 
     claim: the mark that this stack writes into its guests' notes; None when it has none yet.
     planning: True in preview, where a guest of ours is still there when it is about to be replaced.
@@ -35,6 +39,31 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning
         f"set another VMID, or remove the guest yourself (pct destroy {vmid} on its node), "
         'or import it if it is this stack\'s: README, "Take over a guest"',
     )
+
+
+def _wait_until_made(client: Proxmox, guest: Guest) -> None:
+    """A run was ended while this stack's guest was being made: wait until it is whole, and let the plugin take it over.
+
+    A creation that fails leaves no guest, one whose worker died leaves a lock that only root can remove
+    (facts proxmox 2.3). Raises GuestLocked for the latter.
+    """
+    look = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(MAKING_SECONDS),
+        wait=tenacity.wait_fixed(1.0),
+        retry=tenacity.retry_if_result(lambda lock: lock is not None),
+        retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+    )
+    try:
+        lock: str | None = look(lambda: client.guest_status(guest.node, guest.vmid).lock)
+    except NoSuchGuest:
+        return
+    if lock is not None:
+        raise GuestLocked(
+            f"CT {guest.vmid} on node {guest.node} was left half made by an earlier run: it is locked ({lock}).",
+            f"its creation has not ended for {MAKING_SECONDS:.0f} seconds; nothing of the pet's is in it yet",
+            f"if no task works on it any more, on node {guest.node}: pct unlock {guest.vmid} && pct destroy {guest.vmid}; "
+            "then: pulumi up",
+        )
 
 
 def _claim_of(client: Proxmox, guest: Guest | None) -> str | None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.lifecycle.proxmox_cuts import Act, KilledError, Lab
 
 from proxmox.client import Proxmox
 from proxmox.facts import read_guest
 from proxmox.operations import attach, detach, ensure_power, ensure_volume, read_attachment, remove_volume
 from proxmox.planning import AttachWish, DetachWish, VolumeWish
+from tests.lifecycle.proxmox_cuts import Act, KilledError, Lab
 
 KILLS = ("kill-before", "kill-after")
 HICCUPS = ("drop-before", "drop-after", "error-after", "lock")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.proxmox_http import LOCKED, LOST, SECRET, UPID, Answer, Request, Server, data, die
 
 from proxmox import errors
 from proxmox.client import Address, Permissions, Proxmox, Timings
+from tests.unit.proxmox_http import LOCKED, LOST, SECRET, UPID, Answer, Request, Server, data, die
 
 CONFIG = "/nodes/pve/lxc/105/config"
 STATUS = "/nodes/pve/lxc/105/status"

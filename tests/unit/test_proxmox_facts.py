@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from tests.unit.proxmox_http import Answer, Server, data, die
 
 from proxmox import errors
 from proxmox.facts import GuestFacts, Reference, locate, read_cluster, read_guest, read_volume
+from tests.unit.proxmox_http import Answer, Server, data, die
 
 DISK = "local-lvm:vm-999-disk-1"
 FREE = data("105")

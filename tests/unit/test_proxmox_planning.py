@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
 
 from proxmox import errors
 from proxmox.client import Guest as Listed
@@ -39,6 +38,7 @@ from proxmox.planning import (
     plan_volume_removal,
     prove_sole,
 )
+from tests.unit.proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
 
 DISK = "local-lvm:vm-999-disk-1"
 OTHER = "local-lvm:vm-999-disk-2"

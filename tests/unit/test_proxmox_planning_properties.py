@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tests.unit.proxmox_model import Guest, Model
 
 from proxmox.errors import Refusal
 from proxmox.mountpoint import MountPoint, is_slot, owner_of
@@ -25,6 +24,7 @@ from proxmox.planning import (
     plan_detach,
     plan_volume,
 )
+from tests.unit.proxmox_model import Guest, Model
 
 # No deadline and no health check: how fast the machine is says nothing about a law.
 LAW = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

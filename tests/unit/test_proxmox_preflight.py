@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.proxmox_http import Answer, Server, data, die
-from tests.unit.proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
 
 from proxmox.client import Node, Permissions, Storage, Version
 from proxmox.errors import Fault
@@ -28,6 +26,8 @@ from proxmox.preflight import (
     static_addresses,
 )
 from proxmox.rights import MANAGE, ROLE, grant_commands
+from tests.unit.proxmox_http import Answer, Server, data, die
+from tests.unit.proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
 
 DISK = "local-lvm:vm-999-disk-1"
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
