@@ -37,6 +37,7 @@ class GuestLocks:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: dict[int, threading.Lock] = {}
+        self._seized: list[threading.Event] = []
 
     def _lock(self, vmid: int) -> threading.Lock:
         with self._guard:
@@ -56,9 +57,20 @@ class GuestLocks:
         """Hold a guest's lock for a while without doing anything (faults on demand)."""
         lock = self._lock(vmid)
         if lock.acquire(timeout=seconds):
-            timer = threading.Timer(seconds, lock.release)
-            timer.daemon = True
-            timer.start()
+            given_back = threading.Event()
+            self._seized.append(given_back)
+
+            def wait() -> None:
+                given_back.wait(seconds)
+                lock.release()
+
+            threading.Thread(target=wait, daemon=True).start()
+
+    def give_back(self) -> None:
+        """End every :meth:`seize` at once."""
+        for event in self._seized:
+            event.set()
+        self._seized.clear()
 
     @contextlib.contextmanager
     def hold_if_free(self, vmid: int) -> Iterator[bool]:

@@ -26,7 +26,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +78,7 @@ class Faults:
     log_file: Path
     rules: list[Rule] = field(default_factory=list)
     seed: int = 0
+    on_clear: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,8 +93,10 @@ class Faults:
             return rule.id
 
     def clear(self) -> None:
+        """Drop every rule and let go of the locks that rules hold."""
         with self._lock:
             self.rules.clear()
+        self.on_clear()
 
     def reseed(self, seed: int) -> None:
         with self._lock:
@@ -150,7 +153,7 @@ class Faults:
         after = [rule for rule in rules if rule.when == "after"]
         return Interception(lambda task: _disturb(task, before), lambda task: _disturb(task, after))
 
-    def _fire(self, matches: Any, subject: str) -> list[Rule]:
+    def _fire(self, matches: Callable[[Rule], bool], subject: str) -> list[Rule]:
         fired: list[Rule] = []
         with self._lock:
             for rule in self.rules:

@@ -282,7 +282,7 @@ def _abort_shutdowns(cluster: Cluster, vmid: int) -> None:
     for task in cluster.tasks.active():
         if task.upid.type == "vzshutdown" and task.upid.id == str(vmid):
             task.aborted.set()
-            task.done.wait(cluster.config.lock_timeout)
+            task.done.wait(_POLL + cluster.config.lock_timeout)
 
 
 def kill(cluster: Cluster, node: str, vmid: int, config: GuestConfig, task: Task) -> None:

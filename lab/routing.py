@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from lab.access import Identity
 from lab.cluster import Cluster
 from lab.errors import ApiError, bad_param, denied, die
-from lab.schema import Prop, Schema, node_name, storage_id, validate, vmid
+from lab.schema import Prop, Schema, config_id, node_name, pool_id, storage_id, validate, vmid
 
 
 @dataclass
@@ -65,11 +65,11 @@ PATH_PARAMETERS: dict[str, Prop] = {
     "storage": Prop(required=True, format=storage_id),
     "upid": Prop(required=True),
     "volume": Prop(required=True),
-    "snapname": Prop(required=True, max_length=40),
+    "snapname": Prop(required=True, format=config_id, max_length=40),
     "userid": Prop(required=True, max_length=64),
     "tokenid": Prop(required=True, pattern=r"[A-Za-z][A-Za-z0-9.\-_]+"),
     "roleid": Prop(required=True),
-    "poolid": Prop(required=True),
+    "poolid": Prop(required=True, format=pool_id),
 }
 
 

@@ -271,6 +271,20 @@ def storage_id(value: str) -> None:
         raise ValueError(f"storage ID '{value}' contains illegal characters")
 
 
+def pool_id(value: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+){0,2}", value):
+        raise ValueError(f"pool name '{value}' contains invalid characters")
+
+
+_CONTENT_TYPES = frozenset(("images", "rootdir", "vztmpl", "iso", "backup", "none", "snippets", "import"))
+
+
+def content_list(value: str) -> None:
+    for part in split_list(value):
+        if part not in _CONTENT_TYPES:
+            raise ValueError(f"invalid content type '{part}'")
+
+
 def config_id(value: str) -> None:
     if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_-]+", value):
         raise ValueError(f"invalid configuration ID '{value}'")
@@ -342,6 +356,11 @@ def ipv6_config(value: str) -> None:
         raise ValueError("value does not look like a valid ipv6 network configuration") from None
 
 
+def device_path(value: str) -> None:
+    if not value.startswith("/dev/"):
+        raise ValueError("value does not look like a device path")  # text not in the facts
+
+
 def startup_order(value: str) -> None:
     for part in value.split(","):
         if not re.fullmatch(r"(?:order=)?\d+|(?:up|down)=\d+", part):
@@ -365,21 +384,24 @@ FEATURES = PropertyFormat(
         "fuse": Prop("boolean"),
         "keyctl": Prop("boolean"),
         "mknod": Prop("boolean"),
-        "mount": Prop(pattern=r"[a-zA-Z0-9_;]+"),
+        "mount": Prop(pattern=r"[a-zA-Z0-9_; ]+"),
         "nesting": Prop("boolean"),
     }
 )
+
+_MOUNT_OPTION = "(?:discard|lazytime|noatime|nodev|noexec|nosuid)"
+_ID_MAP = "[ug]:[0-9]+:[0-9]+:[1-9][0-9]*"
 
 _ROOTFS_KEYS = {
     "volume": Prop(required=True, format=mount_path),
     "size": Prop(format=disk_size),
     "acl": Prop("boolean"),
-    "mountoptions": Prop(pattern=r"(?:discard|lazytime|noatime|nodev|noexec|nosuid)(?:;[a-z]+)*"),
+    "mountoptions": Prop(pattern=f"{_MOUNT_OPTION}(?:;{_MOUNT_OPTION})*"),
     "ro": Prop("boolean"),
     "quota": Prop("boolean"),
     "replicate": Prop("boolean"),
     "shared": Prop("boolean"),
-    "idmap": Prop(pattern=r"[0-9a-z:;]+"),
+    "idmap": Prop(pattern=f"passthrough|{_ID_MAP}(?:;{_ID_MAP})*"),
 }
 ROOTFS = PropertyFormat(_ROOTFS_KEYS, default_key="volume")
 MOUNT_POINT = PropertyFormat(
@@ -412,7 +434,7 @@ NETWORK = PropertyFormat(
 )
 DEVICE = PropertyFormat(
     {
-        "path": Prop(required=True, pattern=r"/.+"),
+        "path": Prop(format=device_path),
         "mode": Prop(pattern=r"0[0-7]{3}"),
         "uid": Prop("integer", minimum=0),
         "gid": Prop("integer", minimum=0),

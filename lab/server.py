@@ -97,7 +97,7 @@ class LabServer:
         self._transports: WeakSet[asyncio.Transport] = WeakSet()
         self.port = config.port
         self._access_log = AccessLog(config.state_dir / "access.log")
-        self.faults = Faults(config.state_dir / "faults.log")
+        self.faults = Faults(config.state_dir / "faults.log", on_clear=self.cluster.locks.give_back)
         self.cluster.tasks.intercept = self.faults.intercept
         self.cluster.volumes.is_full = self.faults.storage_full
 

@@ -37,6 +37,7 @@ class SimulatedRuntime:
 
     def __init__(self, state_file: Path | None = None) -> None:
         self._lock = threading.RLock()
+        self._stopped = threading.Condition(self._lock)
         self._state_file = state_file
         self._running: dict[tuple[str, int], _Running] = {}
         self._was_running: set[tuple[str, int]] = set()
@@ -103,7 +104,7 @@ class SimulatedRuntime:
     def shutdown(self, spec: GuestSpec, timeout: float) -> bool:
         with self._lock:
             if spec.vmid in self.stubborn:
-                return False
+                return self._stopped.wait_for(lambda: (spec.node, spec.vmid) not in self._running, timeout)
             self._stop(spec.node, spec.vmid)
             return True
 
@@ -170,6 +171,7 @@ class SimulatedRuntime:
     def _stop(self, node: str, vmid: int) -> None:
         with self._lock:
             self._running.pop((node, vmid), None)
+            self._stopped.notify_all()
             self._save()
 
     def _save(self) -> None:

@@ -16,12 +16,13 @@ from lab.schema import (
     config_id_list,
     dns_name,
     node_name,
+    pool_id,
     split_list,
     storage_id,
     vmid,
 )
 
-DIGEST = Prop(max_length=64)
+DIGEST = Prop(max_length=40)
 
 CREATE: dict[str, Prop] = {
     **GUEST_OPTIONS,
@@ -31,10 +32,10 @@ CREATE: dict[str, Prop] = {
     "ssh-public-keys": Prop(),
     "storage": Prop(format=storage_id),
     "start": Prop("boolean"),
-    "pool": Prop(),
+    "pool": Prop(format=pool_id),
     "force": Prop("boolean"),
     "restore": Prop("boolean"),
-    "unique": Prop("boolean"),
+    "unique": Prop("boolean", requires="restore"),
     "bwlimit": Prop("number", minimum=0),
     "ignore-unpack-errors": Prop("boolean"),
     "ha-managed": Prop("boolean"),
@@ -64,8 +65,8 @@ CLONE: dict[str, Prop] = {
     "newid": Prop("integer", required=True, format=vmid),
     "hostname": Prop(format=dns_name),
     "description": Prop(),
-    "pool": Prop(),
-    "snapname": Prop(max_length=40),
+    "pool": Prop(format=pool_id),
+    "snapname": Prop(format=config_id, max_length=40),
     "storage": Prop(format=storage_id),
     "full": Prop("boolean"),
     "target": Prop(format=node_name),
@@ -87,7 +88,10 @@ def register(router: Router) -> None:
         params={key: Prop("boolean") for key in ("force", "purge", "destroy-unreferenced-disks")},
     )(destroy)
     router.add(
-        "GET", one + "/config", check=guest("VM.Audit"), params={"current": Prop("boolean"), "snapshot": Prop()}
+        "GET",
+        one + "/config",
+        check=guest("VM.Audit"),
+        params={"current": Prop("boolean"), "snapshot": Prop(format=config_id, max_length=40)},
     )(config)
     router.add("PUT", one + "/config", check=guest(*CONFIG_PRIVILEGES, any_of=True), params=UPDATE)(update)
     router.add("GET", one + "/pending", check=guest("VM.Audit"))(pending)

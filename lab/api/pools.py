@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from lab.access import Pool
 from lab.errors import die
 from lab.routing import Call, Router, anybody, on_path
-from lab.schema import Prop, config_id, split_list
+from lab.schema import Prop, pool_id, split_list
 
-_POOL = Prop(required=True, format=config_id)
+_POOL = Prop(required=True, format=pool_id)
 _EDIT: Mapping[str, Prop] = {
     "comment": Prop(),
     "vms": Prop(),
@@ -22,7 +22,10 @@ _EDIT: Mapping[str, Prop] = {
 def register(router: Router) -> None:
     allocate = on_path("/pool/{poolid}", "Pool.Allocate")
     router.add(
-        "GET", "/pools", check=anybody, params={"poolid": Prop(), "type": Prop(enum=("lxc", "qemu", "storage"))}
+        "GET",
+        "/pools",
+        check=anybody,
+        params={"poolid": Prop(format=pool_id), "type": Prop(enum=("qemu", "lxc", "storage"), requires="poolid")},
     )(listing)
     router.add("POST", "/pools", check=_by_parameter, params={"poolid": _POOL, "comment": Prop()})(create)
     router.add("PUT", "/pools", check=_by_parameter, params={"poolid": _POOL, **_EDIT})(update)

@@ -8,11 +8,11 @@ from lab.config import StorageConfig
 from lab.errors import ApiError, bad_param, die
 from lab.rights import check_volume_access
 from lab.routing import Call, Router, anybody, on_storage
-from lab.schema import Prop, storage_id, vmid
+from lab.schema import Prop, content_list, storage_id, vmid
 from lab.tasks import Task, Upid
 from lab.volumes import Volume, VolumeInfo
 
-CONTENT = Prop()
+CONTENT = Prop(format=content_list)
 _SEE = ("Datastore.Audit", "Datastore.AllocateSpace")
 
 
@@ -44,7 +44,7 @@ def register(router: Router) -> None:
             "vmid": Prop("integer", required=True, format=vmid),
             "filename": Prop(required=True),
             "size": Prop(required=True, pattern=r"\d+[MG]?"),
-            "format": Prop(enum=("raw", "qcow2", "subvol", "vmdk")),
+            "format": Prop(enum=("raw", "qcow2", "subvol", "vmdk"), requires="size"),
         },
     )(allocate)
     router.add("GET", "/nodes/{node}/storage/{storage}/content/{volume}", check=anybody)(volume_info)

@@ -12,10 +12,10 @@ _USER_FIELDS = {
     "expire": Prop("integer", minimum=0),
     "comment": Prop(max_length=2048),
     "groups": Prop(),
-    "email": Prop(),
+    "email": Prop(max_length=254),
     "firstname": Prop(max_length=1024),
     "lastname": Prop(max_length=1024),
-    "keys": Prop(),
+    "keys": Prop(pattern=r"[0-9a-zA-Z!=]{0,4096}"),
 }
 _TOKEN_FIELDS = {
     "privsep": Prop("boolean"),
@@ -36,9 +36,9 @@ def register(router: Router) -> None:
         params={"userid": _USERID, "password": Prop(min_length=8, max_length=64), **_USER_FIELDS},
     )(user_create)
     router.add("GET", users + "/{userid}", check=in_method)(user_read)
-    router.add("PUT", users + "/{userid}", check=modify, params={**_USER_FIELDS, "append": Prop("boolean")})(
-        user_update
-    )
+    router.add(
+        "PUT", users + "/{userid}", check=modify, params={**_USER_FIELDS, "append": Prop("boolean", requires="groups")}
+    )(user_update)
     router.add("DELETE", users + "/{userid}", check=modify)(user_delete)
     router.add(
         "PUT",
@@ -48,7 +48,7 @@ def register(router: Router) -> None:
         params={
             "userid": _USERID,
             "password": Prop(required=True, min_length=8, max_length=64),
-            "confirmation-password": Prop(),
+            "confirmation-password": Prop(min_length=5, max_length=64),
         },
     )(password)
     tokens = users + "/{userid}/token"
@@ -59,7 +59,7 @@ def register(router: Router) -> None:
     router.add("DELETE", tokens + "/{tokenid}", check=_own_tokens)(token_delete)
     roles = "/access/roles"
     role_admin = on_path("/access", "Sys.Modify")
-    role_fields = {"privs": Prop(), "append": Prop("boolean")}
+    role_fields = {"privs": Prop(), "append": Prop("boolean", requires="privs")}
     router.add("GET", roles, check=anybody)(role_list)
     router.add(
         "POST", roles, check=role_admin, params={"roleid": Prop(required=True, format=config_id), "privs": Prop()}
