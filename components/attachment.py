@@ -18,6 +18,7 @@ from proxmox.planning import AttachWish, DetachWish
 
 SLOT = "mp0"
 _INPUTS = ("vmid", "node", "slot", "volid", "path", "owner", "running")
+"""What is declared. ``take_over`` is no property of an attachment: it only says how far one may go to get there."""
 
 
 def _wish(props: Props, previous_volid: str | None = None) -> AttachWish:
@@ -32,6 +33,7 @@ def _wish(props: Props, previous_volid: str | None = None) -> AttachWish:
         options={},
         start=bool(props["running"]),
         previous_volid=previous_volid,
+        takeover=props.get("take_over") == props["volid"],
     )
 
 
@@ -39,6 +41,7 @@ def _outputs(props: Props, state: AttachmentState, seconds: float | None = None)
     return {
         **{key: props.get(key) for key in _INPUTS},
         "guest": props.get("guest"),
+        "take_over": props.get("take_over"),
         "volid": state.volid,
         "path": state.path,
         "running": state.running,
@@ -76,7 +79,7 @@ class _AttachmentProvider(Provider):
         if state is None:
             return GONE
         outs = _outputs(props, state)
-        return ReadResult(id_=id_, outs=outs, inputs={key: outs[key] for key in (*_INPUTS, "guest")})
+        return ReadResult(id_=id_, outs=outs, inputs={key: outs[key] for key in (*_INPUTS, "guest", "take_over")})
 
     def delete(self, _id: str, props: Props) -> None:
         with self.proxmox() as client:
@@ -100,6 +103,7 @@ class VolumeAttachment(Resource, module="proxmox", name="VolumeAttachment"):
         volid: pulumi.Input[str],
         owner: pulumi.Input[int],
         path: str,
+        take_over: str = "",
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         props = {
@@ -110,6 +114,7 @@ class VolumeAttachment(Resource, module="proxmox", name="VolumeAttachment"):
             "volid": volid,
             "owner": owner,
             "path": path,
+            "take_over": take_over,
             "running": True,
             "seconds": None,
         }

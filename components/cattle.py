@@ -77,6 +77,7 @@ class Cattle(pulumi.ComponentResource):
             volid=volume["volid"],
             owner=owner,
             path=cattle.mount_path,
+            take_over=cattle.take_over,
             opts=pulumi.ResourceOptions(parent=self, replace_with=[guest], delete_before_replace=True),
         )
         self.exports = {

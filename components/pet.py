@@ -11,6 +11,7 @@ from components.claim import Claim
 from components.container import ContainerWish, container, proxmox_provider
 from components.guard import Guard
 from components.power import Power
+from components.removal import VolumeRemoval
 from components.settings import PetSettings, Settings
 from components.volume import Volume
 
@@ -85,6 +86,14 @@ class PetStorage(pulumi.ComponentResource):
                 "storage": volume.storage,
                 "path": volume.path,
             }
+        for volid in pet.delete_volumes:
+            removal = VolumeRemoval(
+                f"{name}-delete-{volid}",
+                vmid=pet.vmid,
+                volid=volid,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]]),
+            )
+            guarded.append(removal)
         if pet.started:
             power = Power(
                 f"{name}-power",

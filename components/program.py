@@ -49,9 +49,10 @@ def read_settings() -> Settings:
 
 def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.surroundings import pet_faults  # noqa: PLC0415
+    from components.surroundings import deletion_faults, pet_faults  # noqa: PLC0415
 
-    _refuse(settings, pet_faults(settings, wish, read_own_state()))
+    state = read_own_state()
+    _refuse(settings, [*deletion_faults(wish, state), *pet_faults(settings, wish, state)])
     pet = PetStorage("pet", settings, wish)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 

@@ -226,6 +226,7 @@ class PetSettings(_Settings):
     started: bool
     tags: Tags
     volumes: Annotated[list[VolumeSettings], BeforeValidator(_list_from_json)]
+    delete_volumes: Annotated[list[Volid], BeforeValidator(_list_from_json)]
 
     @model_validator(mode="after")
     def _volumes_differ(self) -> Self:
@@ -260,6 +261,7 @@ class CattleSettings(_Settings):
     ssh_keys: Annotated[list[Annotated[str, AfterValidator(_public_key)]], BeforeValidator(_list_from_json)]
     volume: VolumeName
     mount_path: AbsolutePath
+    take_over: Volid | Literal[""]
 
     @property
     def static_ip(self) -> str | None:

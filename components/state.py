@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
 
 _CLAIM_TYPE = "pulumi-python:dynamic/proxmox:Claim"
+_VOLUME_TYPE = "pulumi-python:dynamic/proxmox:Volume"
 _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
 
 
 @dataclass(frozen=True)
 class OwnState:
-    """``claim``: this stack's mark, once made; ``vmid``: of the container in the state, None when there is none."""
+    """``claim``: this stack's mark, once made; ``vmid``: of the container in the state, None when there is none.
+
+    ``volumes``: the volids of the pet's volumes by the name that the settings give them.
+    """
 
     claim: str | None = None
     vmid: int | None = None
+    volumes: Mapping[str, str] = field(default_factory=dict)
 
 
 def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
     """The state's resources by URN, each with ``type`` and ``outputs``."""
     claim: str | None = None
     vmid: int | None = None
+    volumes: dict[str, str] = {}
     for resource in resources.values():
         if resource["type"] == _CLAIM_TYPE:
             claim = resource["outputs"].get("claim")
         elif resource["type"] == _CONTAINER_TYPE:
             # An import leaves vmId empty; the id is the VMID, too.
             vmid = int(resource["outputs"].get("vmId") or resource["outputs"]["id"])
-    return OwnState(claim, vmid)
+        elif resource["type"] == _VOLUME_TYPE:
+            volumes[resource["outputs"]["name"]] = resource["outputs"]["ref"]
+    return OwnState(claim, vmid, volumes)
 
 
 def read_own_state() -> OwnState:

@@ -35,6 +35,21 @@ def pet_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fa
         return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_pet(client, check)]
 
 
+def deletion_faults(pet: PetSettings, state: OwnState) -> list[Fault]:
+    """A volume can't be wished for and deleted in one run."""
+    wished = {volume.name for volume in pet.volumes}
+    return [
+        Fault(
+            "petDeleteVolumes",
+            volid,
+            f"is the volume {name} of petVolumes: what is wished for is not deleted",
+            f"take {name} out of petVolumes, or {volid} out of petDeleteVolumes",
+        )
+        for name, volid in state.volumes.items()
+        if name in wished and volid in pet.delete_volumes
+    ]
+
+
 def cattle_faults(
     settings: Settings, cattle: CattleSettings, state: OwnState, *, owner: int, volid: str
 ) -> list[Fault]:
@@ -53,7 +68,14 @@ def cattle_faults(
             ours=state.vmid == cattle.vmid,
         ),
         attach=AttachWish(
-            vmid=cattle.vmid, node=node, volid=volid, path=cattle.mount_path, owner=owner, slot=SLOT, options={}
+            takeover=cattle.take_over == volid,
+            vmid=cattle.vmid,
+            node=node,
+            volid=volid,
+            path=cattle.mount_path,
+            owner=owner,
+            slot=SLOT,
+            options={},
         ),
     )
     with Proxmox(settings.connection) as client:

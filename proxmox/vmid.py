@@ -15,7 +15,7 @@ MAKING_SECONDS = 120.0
 
 
 def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning: bool) -> None:
-    """Return when a guest with that VMID may be created now, or taken over since it is ours; NotOurs when not. Reads only.
+    """Return when a guest with that VMID may be created now, or is ours to take over; NotOurs when not. Reads only.
 
     claim: the mark that this stack writes into its guests' notes; None when it has none yet.
     planning: True in preview, where a guest of ours is still there when it is about to be replaced.
@@ -24,15 +24,10 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning
         return
     guest = next((guest for guest in client.guests() if guest.vmid == vmid), None)
     found = _claim_of(client, guest)
-    if claim is not None and found == claim:
-        if planning:
-            return
-        raise NotOurs(
-            f"{_named(vmid, guest)} was made by this stack, but the stack's state does not know it.",
-            "a run was ended between the creation of the guest and the writing of the state",
-            f"look at it, and when nothing in it is wanted: pct stop {vmid}; pct set {vmid} --delete mp0; "
-            f"pct destroy {vmid}; then run pulumi up again. Volumes of the pet are not freed by that.",
-        )
+    if guest is not None and claim is not None and found == claim:
+        if not planning:
+            _wait_until_made(client, guest)
+        return
     raise NotOurs(
         f"{_named(vmid, guest)} exists already and is not this stack's.",
         "VMIDs are unique in a cluster; going on would take the guest over, and a later destroy would delete it",
@@ -42,7 +37,7 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning
 
 
 def _wait_until_made(client: Proxmox, guest: Guest) -> None:
-    """A run was ended while this stack's guest was being made: wait until it is whole, and let the plugin take it over.
+    """A run was ended while our guest was being made: wait until it is whole, and let the plugin take it over.
 
     A creation that fails leaves no guest, one whose worker died leaves a lock that only root can remove
     (facts proxmox 2.3). Raises GuestLocked for the latter.
