@@ -49,23 +49,24 @@ def read_settings() -> Settings:
 
 def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.surroundings import deletion_faults, pet_faults  # noqa: PLC0415
+    from components.surroundings import deletion_faults, pet_check, pet_faults  # noqa: PLC0415
 
     state = read_own_state()
-    _refuse(settings, [*deletion_faults(wish, state), *pet_faults(settings, wish, state)])
+    _refuse(settings, [*deletion_faults(wish, state), *pet_faults(settings, pet_check(settings, wish, state))])
     pet = PetStorage("pet", settings, wish)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
 def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
-    from components.surroundings import cattle_faults, public_keys  # noqa: PLC0415
+    from components.surroundings import cattle_check, cattle_faults, public_keys  # noqa: PLC0415
 
     pet = pet_outputs(settings)
     volume = _volume_of(pet, settings, wish)
     keys = public_keys(settings)
     owner = int(pet["vmid"])
-    _refuse(settings, cattle_faults(settings, wish, read_own_state(), owner=owner, volid=volume["volid"]))
+    check = cattle_check(settings, wish, read_own_state(), owner=owner, volid=volume["volid"])
+    _refuse(settings, cattle_faults(settings, check))
     cattle = Cattle("cattle", settings, wish, settings.agent, owner=owner, volume=volume, ssh_public_keys=keys)
     return cattle.exports
 

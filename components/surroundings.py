@@ -16,13 +16,12 @@ from proxmox.planning import AttachWish, VolumeWish
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
 
 
-def pet_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:
-    """What stands in the pet's way; reads only."""
-    node = settings.connection.node
-    check = PetCheck(
+def pet_check(settings: Settings, pet: PetSettings, state: OwnState) -> PetCheck:
+    """What the pet wants of a Proxmox."""
+    return PetCheck(
         guest=GuestCheck(
             vmid=pet.vmid,
-            node=node,
+            node=settings.connection.node,
             root_storage=pet.storage,
             root_gb=pet.disk,
             template=settings.template,
@@ -31,8 +30,46 @@ def pet_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fa
         ),
         volumes=tuple(volume_wish(pet.vmid, volume) for volume in pet.volumes),
     )
+
+
+def cattle_check(settings: Settings, cattle: CattleSettings, state: OwnState, *, owner: int, volid: str) -> CattleCheck:
+    """What the cattle wants of a Proxmox."""
+    node = settings.connection.node
+    return CattleCheck(
+        guest=GuestCheck(
+            vmid=cattle.vmid,
+            node=node,
+            root_storage=cattle.storage,
+            root_gb=cattle.disk,
+            template=settings.template,
+            bridge=cattle.bridge,
+            address=None if cattle.static_ip is None else cattle.address,
+            claim=state.claim,
+            ours=state.vmid == cattle.vmid,
+        ),
+        attach=AttachWish(
+            vmid=cattle.vmid,
+            node=node,
+            volid=volid,
+            path=cattle.mount_path,
+            owner=owner,
+            slot=SLOT,
+            options={},
+            takeover=cattle.take_over == volid,
+        ),
+    )
+
+
+def pet_faults(settings: Settings, check: PetCheck) -> list[Fault]:
+    """What stands in the pet's way; reads only."""
     with Proxmox(settings.connection) as client:
         return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_pet(client, check)]
+
+
+def cattle_faults(settings: Settings, check: CattleCheck) -> list[Fault]:
+    """What stands in the cattle's way; reads only."""
+    with Proxmox(settings.connection) as client:
+        return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]
 
 
 def deletion_faults(pet: PetSettings, state: OwnState) -> list[Fault]:
@@ -48,38 +85,6 @@ def deletion_faults(pet: PetSettings, state: OwnState) -> list[Fault]:
         for name, volid in state.volumes.items()
         if name in wished and volid in pet.delete_volumes
     ]
-
-
-def cattle_faults(
-    settings: Settings, cattle: CattleSettings, state: OwnState, *, owner: int, volid: str
-) -> list[Fault]:
-    """What stands in the cattle's way; reads only."""
-    node = settings.connection.node
-    check = CattleCheck(
-        guest=GuestCheck(
-            vmid=cattle.vmid,
-            node=node,
-            root_storage=cattle.storage,
-            root_gb=cattle.disk,
-            template=settings.template,
-            bridge=cattle.bridge,
-            address=None if cattle.static_ip is None else cattle.address,
-            claim=state.claim,
-            ours=state.vmid == cattle.vmid,
-        ),
-        attach=AttachWish(
-            takeover=cattle.take_over == volid,
-            vmid=cattle.vmid,
-            node=node,
-            volid=volid,
-            path=cattle.mount_path,
-            owner=owner,
-            slot=SLOT,
-            options={},
-        ),
-    )
-    with Proxmox(settings.connection) as client:
-        return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]
 
 
 def volume_wish(vmid: int, volume: VolumeSettings) -> VolumeWish:

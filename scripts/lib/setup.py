@@ -70,18 +70,20 @@ def sha256(path: Path) -> str:
 # --- one stamp for everything ------------------------------------------------------------------
 
 
-def fingerprint(lab: bool) -> str:
+def fingerprint() -> str:
     """What a finished set-up depends on. Another place of the checkout counts: a venv can't be moved."""
-    digest = hashlib.sha256(f"{ROOT}\n{sys.version_info[:2]}\n{lab}\n".encode())
+    digest = hashlib.sha256(f"{ROOT}\n{sys.version_info[:2]}\n".encode())
     for path in INPUTS:
         digest.update(path.read_bytes() if path.exists() else b"")
     return digest.hexdigest()
 
 
-def finished(mark: str) -> bool:
+def finished(mark: str, lab: bool) -> bool:
+    """Whether an earlier run did all of this; one that did the lab did all that a run without it would do."""
+    done = [f"{mark} lab"] if lab else [f"{mark} lab", f"{mark} no-lab"]
     return (
         STAMP.exists()
-        and STAMP.read_text() == mark
+        and STAMP.read_text() in done
         and (VENV / "bin" / "python").exists()
         and pulumi_link().exists()
         and UV.exists()
@@ -385,8 +387,8 @@ def main() -> int:
     )
     parser.add_argument("--no-lab", action="store_true", help="leave out the Debian packages of the local Proxmox")
     lab = not parser.parse_args().no_lab
-    mark = fingerprint(lab)
-    if finished(mark):
+    mark = fingerprint()
+    if finished(mark, lab):
         return 0
     CACHE.mkdir(exist_ok=True)
     pins = tomllib.loads((ROOT / "toolchain.toml").read_text())
@@ -402,7 +404,7 @@ def main() -> int:
         return 1
     # Without its packages the lab can't run, and the next call has to look again.
     if not (missing and os.geteuid() != 0):
-        STAMP.write_text(mark)
+        STAMP.write_text(f"{mark} {'lab' if lab else 'no-lab'}")
     say("done")
     return 0
 
