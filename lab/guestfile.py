@@ -38,7 +38,8 @@ class Section:
         return Section(dict(self.options), list(self.raw))
 
     def render(self) -> str:
-        lines = [f"#{quote(line, safe=_SAFE_TEXT)}" for line in self.options.get("description", "").splitlines()]
+        description = self.options.get("description", "").removesuffix("\n")
+        lines = [f"#{quote(line, safe=_SAFE_TEXT)}" for line in description.split("\n")] if description else []
         for key in sorted(self.options):
             if key == "description":
                 continue
