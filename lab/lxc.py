@@ -46,6 +46,7 @@ from lab.runtime import (
     Setup,
     Usage,
 )
+from lab.template import architecture
 
 START_DEADLINE = 60.0
 COMMAND_DEADLINE = 120.0
@@ -157,7 +158,7 @@ class LxcRuntime:
                     self._mount(guest_dir)
                     self._bind_all(spec, guest_dir)
                     self._extract(template, guest_dir / "rootfs", log)
-                log("Detected container architecture: amd64")
+                log(f"Detected container architecture: {architecture()}")
                 for kind in HOST_KEYS:
                     log(f"Creating SSH host key 'ssh_host_{kind}_key' - this may take some time ...")
                 files, modes = _setup_files(setup, keys.result())
@@ -487,6 +488,7 @@ def host_traits(mtu: int) -> HostTraits:
         cpus=os.cpu_count() or 1,
         mtu=mtu,
         swap_accounting=(memory / "memory.memsw.limit_in_bytes").exists(),
+        architecture=architecture(),
     )
 
 

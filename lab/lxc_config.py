@@ -25,6 +25,7 @@ class HostTraits:
     cpus: int
     mtu: int
     swap_accounting: bool = True
+    architecture: str = "amd64"
 
 
 def mount_point(guest_dir: Path, mount: Mount) -> Path:
@@ -42,7 +43,7 @@ def lxc_config(spec: GuestSpec, guest_dir: Path, bridge: str, traits: HostTraits
     lines = [f"lxc.include = {path}" for path in INCLUDES]
     lines += [
         f"lxc.uts.name = {spec.hostname}",
-        "lxc.arch = amd64",
+        f"lxc.arch = {traits.architecture}",
         f"lxc.idmap = u 0 {HOST_BASE} {COUNT}",
         f"lxc.idmap = g 0 {HOST_BASE} {COUNT}",
         f"lxc.rootfs.path = dir:{guest_dir}/rootfs",
@@ -51,10 +52,12 @@ def lxc_config(spec: GuestSpec, guest_dir: Path, bridge: str, traits: HostTraits
         f"lxc.hook.post-stop = sh {guest_dir}/umount.sh",
         "lxc.signal.halt = SIGRTMIN+3",
         "lxc.tty.max = 0",
-        "lxc.cgroup.relative = 1",
         "lxc.mount.auto =",
         "lxc.mount.auto = proc:mixed sys:rw cgroup:mixed:force",
     ]
+    if not traits.unified_cgroups:
+        # Below the lab's own groups. In the unified tree a group that holds processes can't limit groups below it.
+        lines.append("lxc.cgroup.relative = 1")
     if traits.apparmor:
         lines += ["lxc.apparmor.profile = generated", f"lxc.apparmor.allow_nesting = {int(spec.nesting)}"]
     else:

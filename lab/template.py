@@ -21,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -93,6 +94,7 @@ class Recipe:
     certificates: tuple[tuple[str, str], ...]
     pip_configuration: str
     apt_options: tuple[str, ...]
+    architecture: str = "amd64"
     revision: int = 1
 
     def digest(self) -> str:
@@ -127,7 +129,17 @@ def recipe_of_host() -> Recipe:
     dump = ""
     if shutil.which("apt-config"):
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, timeout=30, check=False).stdout
-    return Recipe(mirror, security, PACKAGES, certificates, _read(PIP_CONFIGURATION), apt_options_from_dump(dump))
+    pip = _read(PIP_CONFIGURATION)
+    return Recipe(mirror, security, PACKAGES, certificates, pip, apt_options_from_dump(dump), architecture())
+
+
+def architecture(machine: str | None = None) -> str:
+    """Debian's name for this machine's processor; TemplateError for one that the lab was never tried on."""
+    machine = machine or platform.machine()
+    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    if machine not in names:
+        raise TemplateError(f"the lab runs on {' and '.join(names)}, not on {machine}")
+    return names[machine]
 
 
 def sources_file(recipe: Recipe) -> str:
@@ -174,7 +186,7 @@ def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Temp
 
 
 def _finished(folder: Path) -> Template | None:
-    archives = sorted(folder.glob("debian-12-standard_*_amd64.tar.zst"))
+    archives = sorted(folder.glob("debian-12-standard_*.tar.zst"))
     image = folder / "rootfs.img"
     return Template(archives[0], image) if archives and image.exists() else None
 
@@ -204,6 +216,8 @@ def _need_tools() -> None:
 def _run_apart(building: Path, log: Log) -> None:
     """Run the build in a mount namespace of its own, so that whatever it mounts ends with it."""
     command = [
+        # Killed with this process, and all below it with unshare's child.
+        "setpriv", "--pdeathsig", "KILL",
         "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc",
         sys.executable, "-m", "lab.template", str(building),
     ]  # fmt: skip
@@ -250,7 +264,7 @@ def _build(building: Path) -> None:
     _run(
         [
             "mmdebstrap", "--variant=minbase", "--mode=root", "--skip=output/dev", "--format=tar",
-            f"--include={','.join(recipe.packages)}",
+            f"--architectures={recipe.architecture}", f"--include={','.join(recipe.packages)}",
             "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-include=/usr/share/doc/*/copyright",
             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
             "--dpkgopt=force-unsafe-io",
@@ -275,7 +289,7 @@ def _build(building: Path) -> None:
     image = work / "rootfs.img"
     make_image(image, IMAGE_SIZE, root)
     _say("packing the archive")
-    archive = f"debian-12-standard_{version}-1_amd64.tar.zst"
+    archive = f"debian-12-standard_{version}-1_{recipe.architecture}.tar.zst"
     _run(["zstd", "-q", "-3", "-T0", str(tree), "-o", str(building / archive)])
     _run(["cp", "--sparse=always", str(image), str(building / "rootfs.img")])
     shutil.rmtree(building / "work", ignore_errors=True)

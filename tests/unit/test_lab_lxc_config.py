@@ -46,6 +46,11 @@ def test_the_guests_root_is_the_hosts_100000() -> None:
     assert ("lxc.idmap", "g 0 100000 65536") in found
 
 
+def test_groups_are_relative_only_where_that_can_be_limited() -> None:
+    assert ("lxc.cgroup.relative", "1") in settings(lxc_config(spec(), GUEST_DIR, "hlab1", V1))
+    assert "lxc.cgroup.relative" not in lxc_config(spec(), GUEST_DIR, "hlab1", V2)
+
+
 def test_nesting_adds_proc_and_sys_and_is_off_by_default() -> None:
     off = lxc_config(spec(), GUEST_DIR, "hlab1", V1)
     on = lxc_config(spec(nesting=True), GUEST_DIR, "hlab1", V1)
