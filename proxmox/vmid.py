@@ -12,6 +12,7 @@ from proxmox.errors import GuestLocked, NoSuchGuest, NotOurs, PermissionDenied
 from proxmox.ownership import parse_claim
 
 MAKING_SECONDS = 120.0
+LOOK_SECONDS = 1.0
 
 
 def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning: bool) -> None:
@@ -44,7 +45,7 @@ def _wait_until_made(client: Proxmox, guest: Guest) -> None:
     """
     look = tenacity.Retrying(
         stop=tenacity.stop_after_delay(MAKING_SECONDS),
-        wait=tenacity.wait_fixed(1.0),
+        wait=tenacity.wait_fixed(LOOK_SECONDS),
         retry=tenacity.retry_if_result(lambda lock: lock is not None),
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
     )
@@ -56,8 +57,8 @@ def _wait_until_made(client: Proxmox, guest: Guest) -> None:
         raise GuestLocked(
             f"CT {guest.vmid} on node {guest.node} was left half made by an earlier run: it is locked ({lock}).",
             f"its creation has not ended for {MAKING_SECONDS:.0f} seconds; nothing of the pet's is in it yet",
-            f"if no task works on it any more, on node {guest.node}: pct unlock {guest.vmid} && pct destroy {guest.vmid}; "
-            "then: pulumi up",
+            f"if no task works on it any more, on node {guest.node}: "
+            f"pct unlock {guest.vmid} && pct destroy {guest.vmid}; then: pulumi up",
         )
 
 

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -313,7 +314,7 @@ def archive_refusal(archive: Path, sums: Sequence[str]) -> str | None:
 def parse_sums(text: str) -> dict[str, str]:
     """A list of sums as releases publish it, ``SUM  FILE`` a line: sum by file."""
     pairs = (line.split() for line in text.splitlines())
-    return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2}
+    return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2 and re.fullmatch(r"[0-9a-f]+", pair[0])}
 
 
 def download(url: str) -> bytes:

@@ -1,0 +1,47 @@
+"""The demo's checksum of a volume: of its data, wherever the holes are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Checksum = Callable[[Path], str]
+
+
+@pytest.fixture(scope="module")
+def checksum() -> Checksum:
+    spec = importlib.util.spec_from_file_location("demo", Path(__file__).parents[2] / "scripts" / "lib" / "demo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Checksum = module.data_checksum
+    return found
+
+
+def image(folder: Path, name: str, *pieces: tuple[int, bytes], size: int = 1 << 22) -> Path:
+    path = folder / name
+    with path.open("wb") as file:
+        file.truncate(size)
+        for place, data in pieces:
+            file.seek(place)
+            file.write(data)
+        os.fsync(file.fileno())
+    return path
+
+
+def test_the_same_data_is_the_same_sum_and_one_byte_is_another(checksum: Checksum, tmp_path: Path) -> None:
+    block = os.urandom(4096)
+    one = image(tmp_path, "one", (0, block), (1 << 21, block))
+    assert checksum(one) == checksum(image(tmp_path, "two", (0, block), (1 << 21, block)))
+    changed = bytes([block[0] ^ 1]) + block[1:]
+    assert checksum(one) != checksum(image(tmp_path, "three", (0, block), (1 << 21, changed)))
+    assert checksum(one) != checksum(image(tmp_path, "moved", (0, block), (1 << 20, block)))
+
+
+def test_an_empty_volume_has_a_sum_too(checksum: Checksum, tmp_path: Path) -> None:
+    assert len(checksum(image(tmp_path, "empty"))) == 64
