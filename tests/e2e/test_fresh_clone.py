@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,9 @@ def test_set_up_of_a_fresh_clone(tmp_path: Path) -> None:
 
     # The tools run from there, the user's home has no Pulumi in it, and git sees nothing new.
     tools = {**env, "PULUMI_HOME": str(clone / ".cache" / "pulumi-home")}
-    assert run(clone / ".cache" / "pulumi-cli" / "bin" / "pulumi", "version", cwd=clone, env=tools).stdout.startswith(
-        "v3."
-    )
+    pinned = tomllib.loads((ROOT / "toolchain.toml").read_text())["pulumi"]["version"]
+    version = run(clone / ".cache" / "pulumi-cli" / "bin" / "pulumi", "version", cwd=clone, env=tools).stdout
+    assert version.strip().removeprefix("v") == pinned
     run(clone / ".cache" / "venv" / "bin" / "python", "-c", "import components.program, lab.cli", cwd=clone, env=tools)
     assert not (home / ".pulumi").exists()
     assert not (home / ".gitconfig").exists()
