@@ -57,6 +57,7 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
         ),
         api_server=ApiServer(port=agent.api_port),
         dashboard=Dashboard(
+            enabled=agent.dashboard,
             host=agent.dashboard_host,
             port=agent.dashboard_port,
             username=agent.dashboard_user,

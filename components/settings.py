@@ -33,6 +33,7 @@ from proxmox.connection import Connection
 from proxmox.errors import Fault, Faults
 
 SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentDashboardPassword"})
+DASHBOARD_PASSWORD_LENGTH = 12
 CONNECTION_KEYS = ("endpoint", "apiToken", "caFile", "fingerprint", "insecure", "node")
 
 
@@ -305,6 +306,7 @@ class AgentSettings(_Settings):
     model_url: Annotated[str, AfterValidator(_url)]
     model: Filled
     model_key: SecretStr
+    dashboard: bool
     dashboard_host: Filled
     dashboard_port: Port
     dashboard_user: Filled
@@ -323,10 +325,15 @@ class AgentSettings(_Settings):
     @model_validator(mode="after")
     def _dashboard_is_guarded(self) -> Self:
         # Hermes itself refuses to start otherwise (facts hermes 1, Dashboard).
-        if not self.dashboard_is_local and not self.dashboard_password.get_secret_value():
+        if self.dashboard and not self.dashboard_is_local and not self.dashboard_password.get_secret_value():
             raise _refuse(
                 f"a dashboard on {self.dashboard_host} needs a password",
                 "pulumi config set --secret agentDashboardPassword, or agentDashboardHost 127.0.0.1",
+            )
+        if 0 < len(self.dashboard_password.get_secret_value()) < DASHBOARD_PASSWORD_LENGTH:
+            raise _refuse(
+                f"the dashboard's password must have {DASHBOARD_PASSWORD_LENGTH} characters or more",
+                "pulumi config set --secret agentDashboardPassword",
             )
         if self.dashboard_port == self.api_port:
             raise _refuse("agentDashboardPort and agentApiPort are the same", "change one of them")

@@ -10,6 +10,7 @@ import pulumi
 import pytest
 import yaml
 
+from components.agent import configure_inputs
 from components.cattle import Cattle
 from components.pet import PetStorage
 from components.settings import Settings, load
@@ -217,3 +218,20 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     } == set(seen)  # fmt: skip
     assert seen["agentVersion"] == "0.19.0"
     assert set(seen["seconds"]) == {"attach", "ssh", "baseline", "agent", "configure", "verify"}
+
+
+def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Declare) -> None:
+    seen: dict[str, Any] = {}
+
+    def program() -> None:
+        read = settings("cattle", agentDashboard=False)
+        assert read.cattle is not None
+        assert read.agent is not None
+        assert not configure_inputs(read.cattle, read.agent).dashboard.enabled
+        made = Cattle(
+            "c", read, read.cattle, read.agent, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"]
+        )
+        pulumi.Output.all(**made.exports).apply(seen.update)
+
+    declare(program)
+    assert seen["dashboard"] == ""

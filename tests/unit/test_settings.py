@@ -186,6 +186,7 @@ def test_a_secret_that_is_not_set_may_stand_empty_in_clear() -> None:
         ({"cattleAddress": "192.168.1.205/24", "cattleGateway": "10.0.0.1"}, "outside the network"),
         ({"cattleAddress": "dhcp", "cattleGateway": "192.168.1.1"}, "static address only"),
         ({"agentDashboardHost": "0.0.0.0"}, "needs a password"),  # noqa: S104 - a value to be refused
+        ({"agentDashboardPassword": "elevenchars"}, "12 characters"),
         ({"agentApiPort": 9119}, "are the same"),
         ({"cattleMountPath": "/srv/hermes"}, "/home/hermes"),
     ],
@@ -194,6 +195,12 @@ def test_settings_that_do_not_go_together(given: dict[str, object], part: str) -
     found = faults("cattle", **MODEL, **given)
     assert len(found) == 1
     assert part in next(iter(found.values()))[1]
+
+
+def test_a_dashboard_that_does_not_run_needs_no_password() -> None:
+    agent = read("cattle", **MODEL, agentDashboard=False, agentDashboardHost="0.0.0.0").agent  # noqa: S104 - not used
+    assert agent is not None
+    assert not agent.dashboard
 
 
 def test_tags_and_keys_are_as_proxmox_stores_them() -> None:
