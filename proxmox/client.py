@@ -252,12 +252,14 @@ class _PinnedAdapter(HTTPAdapter):
 
 
 def _tls_context(connection: Connection) -> ssl.SSLContext:
+    if connection.fingerprint or connection.insecure:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
     context = ssl.create_default_context(cafile=connection.ca_file)
     if connection.ca_file:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if connection.fingerprint or connection.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return context
 
 

@@ -22,8 +22,9 @@ HICCUPS = ("drop-before", "drop-after", "error-after", "lock")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with Lab(tmp_path_factory.mktemp("lab")).serve() as found:
-        yield found
+    found = Lab(tmp_path_factory.mktemp("lab"))
+    yield found
+    found.close()
 
 
 @dataclass(frozen=True)
