@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab.environment import environment, export_lines
 from lab.instance import CHECKOUT, Lab, LabError, Ready
-from lab.network import Network, NetworkError
+from lab.network import Network
 
 UP_DEADLINE = 60.0
 DOWN_DEADLINE = 30.0
@@ -122,9 +122,6 @@ def _tail(file: Path, lines: int = 15) -> str:
 
 def down(lab: Lab) -> None:
     """Stop guests and daemon, remove bridge, rules and mounts; the state stays."""
-    if not lab.exists():
-        say("there is no lab")
-        return
     with lab.changing():
         _stop_daemon(lab)
         if os.geteuid() == 0 and lab.place.run_dir.exists():
@@ -136,7 +133,6 @@ def down(lab: Lab) -> None:
             stop_recorded(lab.place.run_dir / "git.pid", str(lab.place.run_dir))
             network.down()
             shutil.rmtree(lab.place.run_dir)
-    say("is down; its state stays (scripts/lab destroy removes it)")
 
 
 def _stop_daemon(lab: Lab) -> None:
@@ -244,28 +240,24 @@ def main(arguments: list[str] | None = None) -> int:
     lab = Lab(chosen.dir.expanduser().absolute()) if chosen.dir else Lab.default()
     try:
         return _run(lab, chosen.verb, containers=not getattr(chosen, "no_containers", False))
-    except (LabError, NetworkError) as error:
+    except LabError as error:
         say(str(error))
         return 1
 
 
 def _run(lab: Lab, verb: str, *, containers: bool) -> int:
     if verb == "up":
-        try:
-            up(lab, containers=containers)
-        except Exception as error:
-            from lab.services.source import SourceError  # noqa: PLC0415
-            from lab.template import TemplateError  # noqa: PLC0415
-
-            if isinstance(error, (SourceError, TemplateError)):
-                raise LabError(str(error)) from error
-            raise
+        up(lab, containers=containers)
     elif verb == "daemon":
         from lab.daemon import run  # noqa: PLC0415
 
         run(lab, containers=containers)
     elif verb == "down":
-        down(lab)
+        if lab.exists():
+            down(lab)
+            say("is down; its state stays (scripts/lab destroy removes it)")
+        else:
+            say("there is no lab")
     elif verb == "destroy":
         destroy(lab)
     elif verb == "status":

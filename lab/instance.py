@@ -13,15 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.place import Place
+from lab.place import LabError, Place
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 CACHE = CHECKOUT / ".cache"
 MARKER = "THIS-IS-A-LAB"
-
-
-class LabError(Exception):
-    """The lab can't do what was asked; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -187,3 +183,6 @@ def write_secret(file: Path, text: str) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as handle:
         handle.write(text)
+
+
+__all__ = ["CACHE", "CHECKOUT", "Lab", "LabError", "Ready", "write_secret"]

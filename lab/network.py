@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
-from lab.place import RUN, Place, machine_lock
+from lab.place import RUN, LabError, Place, machine_lock
 
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 MODEL_PORT = 8100
@@ -29,7 +29,7 @@ SERVICE_PORTS = (MODEL_PORT, GIT_PORT)
 """TCP ports on the bridge's address that guests may reach."""
 
 
-class NetworkError(Exception):
+class NetworkError(LabError):
     """The lab's network can't be set up; the text says why and what to do."""
 
 

@@ -15,6 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+
+class LabError(Exception):
+    """The lab can't do what was asked; the text says why and what to do."""
+
+
 RUN = Path("/run/hermes-lab")
 """Short, without blanks, and empty after a reboot of the machine, as are the mounts and bridges it speaks of."""
 

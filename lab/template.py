@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.idmap import HOST_BASE, in_user_namespace
+from lab.place import LabError
 
 Log = Callable[[str], None]
 
@@ -72,7 +73,7 @@ DEADLINE = 900.0
 """Seconds a build may take before it is given up."""
 
 
-class TemplateError(Exception):
+class TemplateError(LabError):
     """The template can't be built; the text says why and what to do."""
 
 

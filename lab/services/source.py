@@ -8,14 +8,17 @@ archive: author, date and message are fixed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tarfile
 import tempfile
+import time
 import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ from pathlib import Path
 import requests
 
 from lab.network import GIT_PORT, recorded_process, stop_recorded
-from lab.place import Place
+from lab.place import LabError, Place
 
 Log = Callable[[str], None]
 
@@ -35,9 +38,10 @@ ARCHIVE_SHA256 = "ac986bede64a2785436676c0ea084ec586574f8cb00a9d047e095b435d3e21
 """Of hermes_agent-0.19.0.tar.gz, as the package index states it."""
 COMMIT_DATE = "2026-07-20T00:00:00+0000"
 DOWNLOAD_DEADLINE = 120.0
+START_DEADLINE = 10.0
 
 
-class SourceError(Exception):
+class SourceError(LabError):
     """The repository can't be made or served; the text says why and what to do."""
 
 
@@ -87,22 +91,26 @@ def _make(making: Path) -> None:
     with tarfile.open(archive) as opened:
         opened.extractall(tree, filter="data")
     (top,) = tree.iterdir()
-    repository = making / f"{PROJECT}.git"
+    commit = build_repository(top, making / f"{PROJECT}.git")
+    shutil.rmtree(tree)
+    archive.unlink()
+    (making / "source.json").write_text(json.dumps({"version": VERSION, "tag": TAG, "commit": commit}) + "\n")
+    making.chmod(0o755)
+
+
+def build_repository(tree: Path, repository: Path) -> str:
+    """A bare repository with one commit of ``tree``, tagged; returns the commit, which the tree alone decides."""
     who = {"NAME": "Hermes lab", "EMAIL": "lab@localhost", "DATE": COMMIT_DATE}
     environment = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
     _git(["init", "-q", "--bare", "-b", "main", str(repository)])
-    at = ["--git-dir", str(repository), "--work-tree", str(top)]
+    at = ["--git-dir", str(repository), "--work-tree", str(tree)]
     settings = ["-c", "core.autocrlf=false", "-c", "core.safecrlf=false"]
     _git([*settings, *at, "add", "--all", "--force", "."])
     _git([*at, "commit", "-q", "-m", f"{PROJECT} {VERSION}, from its source archive"], environment)
     _git([*at, "tag", TAG])
     # A client asks for the pinned commit by its id, as it would ask the large hosts.
     _git(["--git-dir", str(repository), "config", "uploadpack.allowAnySHA1InWant", "true"])
-    commit = _git(["--git-dir", str(repository), "rev-parse", "HEAD"]).strip()
-    shutil.rmtree(tree)
-    archive.unlink()
-    (making / "source.json").write_text(json.dumps({"version": VERSION, "tag": TAG, "commit": commit}) + "\n")
-    making.chmod(0o755)
+    return _git(["--git-dir", str(repository), "rev-parse", "HEAD"]).strip()
 
 
 def _download(target: Path) -> None:
@@ -147,9 +155,10 @@ class GitDaemon:
         return f"git://{self.host}:{self.port}/{source.repository.name}"
 
     def start(self) -> None:
-        """Start serving unless it already does."""
+        """Start serving unless it already does; returns when it answers."""
         if recorded_process(self._pid_file, self._mark) is not None:
             return
+        self._need_port()
         command = [
             "git", "daemon", "--detach", "--reuseaddr", "--export-all", "--timeout=60", "--max-connections=32",
             f"--base-path={self.folder}", f"--listen={self.host}", f"--port={self.port}",
@@ -157,8 +166,25 @@ class GitDaemon:
         ]  # fmt: skip
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)
-        if done.returncode:
-            raise SourceError(f"git daemon can't listen on {self.host} port {self.port}: {done.stderr.strip()}")
+        # In the background it says no more why it ended.
+        deadline = time.monotonic() + START_DEADLINE
+        while done.returncode == 0 and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=1):
+                return
+            time.sleep(0.02)
+        raise SourceError(f"git daemon does not answer on {self.host} port {self.port}: {done.stderr.strip()}")
+
+    def _need_port(self) -> None:
+        """SourceError when somebody else listens there; an answer would otherwise be taken for ours."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.host, self.port))
+                probe.listen()
+            except OSError as error:
+                raise SourceError(
+                    f"git daemon can't listen on {self.host} port {self.port}: {error.strerror}"
+                ) from error
 
     def stop(self) -> None:
         """End it."""

@@ -1,0 +1,97 @@
+"""The lab's git repository: one tree, one commit; fetched by its id as from a large host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.place import Place
+from lab.services.source import TAG, GitDaemon, Source, SourceError, build_repository
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def tree_in(folder: Path) -> Path:
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "pkg" / "main.py").write_bytes(b"print('one')\r\n")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / ".gitignore").write_text("*.dist\n")
+    (folder / "web.dist").write_text("built, and wanted although it is ignored\n")
+    return folder
+
+
+def git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"LC_ALL": "C"}
+    return subprocess.run(
+        ["git", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_the_tree_alone_decides_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build_repository(tree_in(tmp_path / "a"), tmp_path / "a.git")
+    # Another day, another user, with a configuration of his own.
+    other = tree_in(tmp_path / "b")
+    os.utime(other / "run.sh", (0, 0))
+    configuration = tmp_path / "gitconfig"
+    configuration.write_text("[user]\n name = Somebody\n email = x@example.org\n[core]\n autocrlf = input\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(configuration))
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Somebody Else")
+    assert build_repository(other, tmp_path / "b.git") == first
+    (other / "run.sh").chmod(0o644)
+    assert build_repository(other, tmp_path / "c.git") != first
+
+
+def test_a_commit_is_fetched_by_its_id_with_all_files(tmp_path: Path) -> None:
+    repository = tmp_path / "served folder" / "hermes-agent.git"
+    repository.parent.mkdir()
+    commit = build_repository(tree_in(tmp_path / "tree"), repository)
+    place = Place.of(tmp_path / "lab", run=tmp_path / "run")
+    place.make_run_dir()
+    daemon = GitDaemon(place, "127.0.0.1", repository.parent, free_port())
+    daemon.start()
+    try:
+        daemon.start()  # harmless
+        url = daemon.url(Source(repository, "0.19.0", TAG, commit))
+        clone = tmp_path / "clone"
+        clone.mkdir()
+        git("init", "-q", cwd=clone)
+        fetched = git("fetch", "-q", "--depth=1", url, commit, cwd=clone)
+        assert fetched.returncode == 0, fetched.stderr
+        assert git("checkout", "-q", "FETCH_HEAD", cwd=clone).returncode == 0
+        assert (clone / "pkg" / "main.py").read_bytes() == b"print('one')\r\n"
+        assert (clone / "web.dist").exists()
+        assert os.access(clone / "run.sh", os.X_OK)
+        assert git("ls-remote", "--tags", url, cwd=clone).stdout.split() == [commit, f"refs/tags/{TAG}"]
+        assert git("fetch", "-q", "--depth=1", url, "0" * 39 + "1", cwd=clone).returncode != 0
+        # What clients send is refused, and nothing outside the folder is served.
+        assert git("push", "-q", url, "FETCH_HEAD:refs/heads/mine", cwd=clone).returncode != 0
+        outside = url.replace("hermes-agent.git", f"..{tmp_path}/tree")
+        assert git("ls-remote", outside, cwd=clone).returncode != 0
+    finally:
+        daemon.stop()
+    end = time.monotonic() + 10
+    while git("ls-remote", url, cwd=tmp_path).returncode == 0:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_busy_port_is_told(tmp_path: Path) -> None:
+    place = Place.of(tmp_path / "lab", run=tmp_path / "run")
+    place.make_run_dir()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        daemon = GitDaemon(place, "127.0.0.1", tmp_path, listener.getsockname()[1])
+        with pytest.raises(SourceError, match="can't listen"):
+            daemon.start()
