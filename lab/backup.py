@@ -16,7 +16,7 @@ from pathlib import Path
 from lab import guestconfig, guestfile, guestlife
 from lab.access import Identity
 from lab.cluster import Cluster, check_config_lock, check_protection
-from lab.errors import ApiError, bad_param, denied, die
+from lab.errors import ApiError, denied, die
 from lab.guestfile import GuestConfig, mount_points, mount_type
 from lab.rights import check_volume_access
 from lab.runtime import RuntimeFault
@@ -35,8 +35,6 @@ def backup(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
     cluster.access.check(who, f"/vms/{vmid}", ["VM.Backup"])
     cluster.access.check(who, f"/storage/{storage_name}", ["Datastore.AllocateSpace"])
     storage = cluster.volumes.usable(storage_name, node)
-    if "backup" not in storage.content:
-        raise bad_param("storage", f"storage '{storage_name}' does not support backups")
     cluster.load(node, vmid)
     if mode != "stop" and cluster.is_running(node, vmid):
         raise ApiError(501, f"a backup of a running container in mode '{mode}' is not modelled by this lab: use stop")
@@ -45,6 +43,8 @@ def backup(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
         stamp = time.strftime("%Y_%m_%d-%H_%M_%S")
         name = f"vzdump-lxc-{vmid}-{stamp}.tar.zst"
         archive = cluster.volumes.directory(node, storage) / "dump" / name
+        if "backup" not in storage.content:
+            raise die(f"can't use storage '{storage_name}' for backups - wrong content type")
         task.line(f"INFO: starting new backup job: vzdump {vmid}")
         task.line(f"INFO: Starting Backup of VM {vmid} (lxc)")
         with cluster.locked(vmid):
@@ -111,7 +111,7 @@ def restore(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str
         check_protection(config, f"unable to restore CT {vmid}")
         check_config_lock(config)
         if cluster.is_running(node, vmid):
-            raise die(f"unable to restore CT {vmid} - container is running")
+            raise die("can't overwrite running container")
     else:
         guestlife.reserve(cluster, node, vmid, "create")
 

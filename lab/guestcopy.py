@@ -47,6 +47,10 @@ def _move_to_storage(
         volid = volume_of(key, value) if value is not None else None
         if volid is None:
             raise die(f"volume '{key}' for container '{vmid}' does not exist" if value is None else "not a volume")
+        if is_unused(key):
+            raise die(f"cannot move volume '{key}', only configured volumes can be moved to another storage")
+        if delete and any(volume_of(k, v) == volid for s in config.snapshots.values() for k, v in _slots(s.options)):
+            raise die("you can't move a volume with snapshots and delete the source")
         cluster.volumes.for_containers(storage, node)
         return config, volid
 
@@ -65,13 +69,9 @@ def _move_to_storage(
                     raise die(f"volume '{key}' for container '{vmid}' does not exist")
                 new = cluster.volumes.copy(node, old, storage, vmid)
                 task.line(f"copied '{old}' to '{new}'")
-                if is_unused(key):
-                    config.options[key] = new
-                else:
-                    mount = parse_mount(key, config.options[key])
-                    mount["volume"] = new
-                    mount["size"] = format_size(cluster.volumes.size(node, new))
-                    config.options[key] = guestconfig.print_mount(key, mount)
+                size = format_size(cluster.volumes.size(node, new))
+                mount = {**parse_mount(key, config.options[key]), "volume": new, "size": size}
+                config.options[key] = guestconfig.print_mount(key, mount)
                 if not delete:
                     guestconfig.add_unused(config, old)
                 del config.options["lock"]
@@ -283,7 +283,7 @@ def migrate(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappi
         raise bad_params({"target": "node is not available"})  # text not in the facts
     config = cluster.load(node, vmid)
     if cluster.is_running(node, vmid) and params.get("restart") != "1":
-        raise bad_params({"online": "Containers can't be migrated while running, try a restart migration."})
+        raise die("can't migrate running container without --online or --restart")
     check_config_lock(config)
 
     def worker(task: Task) -> None:

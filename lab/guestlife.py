@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from lab import guestconfig
 from lab.access import Identity
 from lab.cluster import DEFAULT_MEMORY, Cluster, check_config_lock, check_protection
-from lab.errors import ApiError, bad_param, denied, die
+from lab.errors import ApiError, denied, die
 from lab.guestfile import NEW_DISK, GuestConfig, Section, is_mount, is_unused, mount_points, mount_type, parse_mount
 from lab.rights import check_content, check_options, check_volume_access
 from lab.runtime import RuntimeFault, Setup
-from lab.schema import FEATURES, NETWORK, OS_TYPES, Params, format_size, parse_property_string, parse_size
+from lab.schema import FEATURES, MISSING, NETWORK, OS_TYPES, Params, format_size, parse_property_string, parse_size
 from lab.tasks import Task
 
 # Options of the create call that are no options of the guest (facts proxmox 2.2, last row).
@@ -84,18 +84,18 @@ def create(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
         pool=pool,
         start=params.get("start") == "1",
     )
-    reserve(cluster, node, vmid, "create")
+    try:
+        reserve(cluster, node, vmid, "create")
+    except ApiError as error:
+        raise die(f"unable to create CT {vmid} - {error.message}") from None
     return cluster.start_task(node, "vzcreate", vmid, who, lambda task: _create_worker(cluster, creation, task))
 
 
 def reserve(cluster: Cluster, node: str, vmid: int, lock: str) -> None:
     """Write the file that holds the number (facts proxmox 2.1, step 13)."""
-    try:
-        with cluster.locked(vmid, cluster.config.create_lock_timeout), cluster.creation:
-            cluster.check_free(vmid)
-            cluster.store(node, vmid, GuestConfig(Section({"lock": lock})))
-    except ApiError as error:
-        raise die(f"unable to create CT {vmid} - {error.message}") from None
+    with cluster.locked(vmid, cluster.config.create_lock_timeout), cluster.creation:
+        cluster.check_free(vmid)
+        cluster.store(node, vmid, GuestConfig(Section({"lock": lock})))
 
 
 def _ssh_keys(text: str) -> tuple[str, ...]:
@@ -139,6 +139,8 @@ def _create_worker(cluster: Cluster, creation: _Creation, task: Task) -> None:
         with cluster.locked(vmid):
             config = GuestConfig(Section(dict(creation.options)))
             config.options["lock"] = "create"
+            if config.options.get("unprivileged") == "0":
+                del config.options["unprivileged"]  # the absence is what says privileged
             create_volumes(cluster, node, vmid, config, made=made, task=task)
             _unpack(cluster, creation, config, task)
             config.options.setdefault("hostname", f"CT{vmid}")
@@ -417,7 +419,9 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
             raise die("detected modified configuration - file changed by other user? Try again.")
         value = config.get(key)
         if value is None:
-            raise bad_param("disk", f"volume '{key}' does not exist")
+            missing = [name for name in ("mp", "volume") if not (name == "mp" and key == "rootfs")]
+            raise die("format error\n" + "".join(f"{name}: {MISSING}\n" for name in missing))
+
         mount = parse_mount(key, value)
         volid = mount["volume"]
         if mount_type(volid) != "volume":

@@ -35,14 +35,15 @@ def _section(config: GuestConfig, name: str) -> Section:
 
 def create(cluster: Cluster, who: Identity, node: str, vmid: int, *, name: str, description: str | None) -> str:
     """Task ``vzsnapshot``."""
-    cluster.load(node, vmid)
-    if name in ("current", "pending"):
+    if name in ("current", "vzdump"):
         raise die(f"unable to use snapshot name '{name}' (reserved name)")
 
     def worker(task: Task) -> None:
         with cluster.locked(vmid):
             config = cluster.load(node, vmid)
             check_config_lock(config)
+            if config.flag("template"):
+                raise die("you can't take a snapshot if it's a template")
             if name in config.snapshots:
                 raise die(f"snapshot name '{name}' already used")
             _check_supported(cluster, config)
@@ -72,13 +73,14 @@ def create(cluster: Cluster, who: Identity, node: str, vmid: int, *, name: str, 
 
 def delete(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *, force: bool) -> str:
     """Task ``vzdelsnapshot``: volumes that only the snapshot still held become ``unusedK``, foreign ones too."""
-    _section(cluster.load(node, vmid), name)
 
     def worker(task: Task) -> None:
         with cluster.locked(vmid):
             config = cluster.load(node, vmid)
             check_config_lock(config)
             section = _section(config, name)
+            if config.flag("template"):
+                raise die("you can't delete a snapshot if vm is a template")
             for volume in _volumes(section.options):
                 try:
                     cluster.volumes.drop_snapshot(node, volume, name)
@@ -104,12 +106,13 @@ def delete(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *, 
 
 def rollback(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *, start: bool) -> str:
     """Task ``vzrollback``: stops the guest, reverts every volume, then the config; protection does not matter."""
-    _section(cluster.load(node, vmid), name)
 
     def worker(task: Task) -> None:
         with cluster.locked(vmid):
             config = cluster.load(node, vmid)
             check_config_lock(config)
+            if config.flag("template"):
+                raise die("you can't rollback if vm is a template")
             section = _section(config, name)
             config.options["lock"] = "rollback"
             cluster.store(node, vmid, config)

@@ -50,7 +50,7 @@ class Upid:
     def parse(cls, text: str) -> Upid:
         match = _UPID.fullmatch(text)
         if not match:
-            raise ApiError(400, f"unable to parse worker upid '{text}'")
+            raise bad_param("upid", "unable to parse worker upid")
         numbers = {name: int(match[name], 16) for name in ("pid", "pstart", "starttime")}
         return cls(match["node"], **numbers, type=match["type"], id=match["id"], authid=match["authid"])
 
@@ -179,7 +179,8 @@ class Tasks:
     def _path(self, upid: Upid) -> Path:
         path = self._task_dir(upid.node) / str(upid)
         if not path.is_file():
-            raise ApiError(400, "no such task")
+            raise bad_param("upid", "no such task")
+
         return path
 
     def status(self, upid: Upid) -> dict[str, object]:
@@ -247,10 +248,3 @@ def _exit_status(path: Path) -> str:
 def check_own_task(upid: Upid, authid: str) -> bool:
     """A token sees what it started; a user sees that and what any of the own tokens started (facts 13)."""
     return upid.authid == authid or ("!" not in authid and upid.user == authid)
-
-
-def parse_upid(text: str) -> Upid:
-    try:
-        return Upid.parse(text)
-    except ApiError as error:
-        raise bad_param("upid", error.message) from None

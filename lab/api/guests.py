@@ -302,20 +302,17 @@ def _refuse_skiplock(call: Call) -> None:
 
 def start(call: Call) -> object:
     _refuse_skiplock(call)
-    call.cluster.load(call.node, call.vmid)
     return guestlife.start(call.cluster, call.who, call.node, call.vmid)
 
 
 def stop(call: Call) -> object:
     _refuse_skiplock(call)
-    call.cluster.load(call.node, call.vmid)
     return guestlife.stop(
         call.cluster, call.who, call.node, call.vmid, overrule_shutdown=call.flag("overrule-shutdown")
     )
 
 
 def shutdown(call: Call) -> object:
-    call.cluster.load(call.node, call.vmid)
     return guestlife.shutdown(
         call.cluster,
         call.who,
@@ -327,7 +324,6 @@ def shutdown(call: Call) -> object:
 
 
 def reboot(call: Call) -> object:
-    call.cluster.load(call.node, call.vmid)
     return guestlife.reboot(call.cluster, call.who, call.node, call.vmid, timeout=call.number("timeout", 60))
 
 

@@ -8,7 +8,7 @@ import time
 from lab import backup
 from lab.routing import Call, Router, anybody, in_method, on_path
 from lab.schema import Prop, storage_id, vmid
-from lab.tasks import Upid, check_own_task, parse_upid
+from lab.tasks import Upid, check_own_task
 
 _STARTED = time.time()
 
@@ -150,7 +150,7 @@ def tasks(call: Call) -> object:
 
 def _readable(call: Call) -> Upid:
     """The task of the path when the caller may read it (facts proxmox 13)."""
-    upid = parse_upid(call.params["upid"])
+    upid = Upid.parse(call.params["upid"])
     if not check_own_task(upid, call.who.authid):
         call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
     return upid
@@ -167,7 +167,7 @@ def task_log(call: Call) -> object:
 
 
 def task_abort(call: Call) -> object:
-    upid = parse_upid(call.params["upid"])
+    upid = Upid.parse(call.params["upid"])
     if not check_own_task(upid, call.who.authid):
         call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Modify"])
     call.cluster.tasks.abort(upid)

@@ -121,11 +121,13 @@ def _edit_guest(call: Call, pool: Pool, number: int) -> None:
         if number not in pool.vms:
             raise die(f"update pools failed: VM {number} is not a pool member")
         pool.vms.remove(number)
-    elif number not in pool.vms:
+    elif number in pool.vms:
+        raise die(f"update pools failed: VM {number} is already a pool member")
+    else:
         other = access.pool_of_guest(number)
         if other is not None:
             if not call.flag("allow-move"):
-                text = f"VM {number} belongs already to pool '{other}' and allow-move is not set"
+                text = f"VM {number} belongs already to pool '{other}' and 'allow-move' is not set"
                 raise die(f"update pools failed: {text}")
             access.pools[other].vms.remove(number)
         pool.vms.append(number)
@@ -136,7 +138,9 @@ def _edit_storage(call: Call, pool: Pool, name: str) -> None:
         if name not in pool.storages:
             raise die(f"update pools failed: Storage '{name}' is not a pool member")
         pool.storages.remove(name)
-    elif name not in pool.storages:
+    elif name in pool.storages:
+        raise die(f"update pools failed: Storage '{name}' is already a pool member")
+    else:
         pool.storages.append(name)
 
 
@@ -144,7 +148,10 @@ def delete(call: Call) -> None:
     access, name = call.cluster.access, call.params["poolid"]
     pool = _find(call, name)
     guests = call.cluster.guests()
-    if any(number in guests for number in pool.vms) or pool.storages:
-        raise die(f"delete pool failed: pool '{name}' is not empty")
+    for number in pool.vms:
+        if number in guests:
+            raise die(f"delete pool failed: pool '{name}' is not empty (contains VM {number})")
+    for storage in pool.storages:
+        raise die(f"delete pool failed: pool '{name}' is not empty (contains storage '{storage}')")
     del access.pools[name]
     access.save()
