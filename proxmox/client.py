@@ -301,6 +301,10 @@ class Proxmox:
         )
         self._session = backend.get_session()
         self._session.max_redirects = 0
+        # The environment is asked for a proxy here, once; with trust_env it would be at every request, and could also
+        # add certificates (REQUESTS_CA_BUNDLE) and credentials (.netrc) that the settings do not name.
+        self._session.proxies.update(requests.utils.get_environ_proxies(connection.endpoint))
+        self._session.trust_env = False
         self._session.mount("https://", _PinnedAdapter(connection))
         self._root = ProxmoxResource(base_url=backend.get_base_url(), session=self._session, serializer=_Answers())
         self._guards: dict[int, threading.RLock] = {}

@@ -22,6 +22,7 @@ from lab.server import LabServer
 from lab.simulated import SimulatedRuntime
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection
+from proxmox.facts import GuestFacts
 
 QUICK = Timings(retry=20, lock=20, task=30, poll=0.02, first_poll=0.005)
 
@@ -186,6 +187,12 @@ class Lab:
         self.file(vmid).unlink()
         for image in self.image(f"local-lvm:vm-{vmid}-disk-0").parent.glob(f"vm-{vmid}-*"):
             image.unlink()
+
+    def look(self, vmid: int) -> GuestFacts:
+        """A container as its file and the runtime have it, past the API."""
+        sections = self.file(vmid).read_text().split("\n[")[0]
+        config = dict(line.split(": ", 1) for line in sections.splitlines() if ": " in line)
+        return GuestFacts(vmid, "pve", running=vmid in self.config.runtime.running("pve"), config=config)
 
     def volumes(self, vmid: int) -> list[str]:
         """The volumes of a guest."""
