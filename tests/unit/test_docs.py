@@ -130,6 +130,15 @@ def test_each_quoted_error_is_a_text_of_the_program(document: Path) -> None:
     assert not missing
 
 
+def test_each_text_in_the_tables_of_errors_is_one_of_the_program() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    pieces = [piece.strip(" ():") for row in rows for piece in re.split(r"\.\.\.|;", row)]
+    said = texts()
+    long = [piece for piece in pieces if len(piece) > 9]
+    assert len(long) > 20
+    assert not [piece for piece in long if piece not in said]
+
+
 def test_errors_are_quoted_where_they_are_explained() -> None:
     for document in (README, ROOT / "docs" / "errors.md"):
         assert list(fenced(document.read_text(), "error")), name_of(document)
