@@ -1,0 +1,225 @@
+"""Our client and the lab's API, over real TLS: whom it trusts, what it may do, and what a second run sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from lab.config import LabConfig
+from lab.server import DEMO_ROLES, LabServer
+from lab.simulated import SimulatedRuntime
+from proxmox.client import Proxmox, Timings
+from proxmox.connection import Connection, check_plugin_trust
+from proxmox.errors import AuthenticationFailed, Fault, PermissionDenied, TlsUntrusted, Unreachable
+from proxmox.operations import attach, detach, ensure_power, ensure_volume, read_attachment, read_volume_state
+from proxmox.planning import AttachWish, DetachWish, VolumeWish
+from proxmox.preflight import (
+    CattleCheck,
+    GuestCheck,
+    PetCheck,
+    needed_cattle,
+    needed_pet,
+    preflight_cattle,
+    preflight_pet,
+)
+from proxmox.rights import grant_commands
+
+TEMPLATE = "local:vztmpl/debian-12.tar.zst"
+PET = PetCheck(
+    GuestCheck(999, "pve", "local-lvm", 2, TEMPLATE, "vmbr0"),
+    (VolumeWish("hermes", 999, "local-lvm", 1, "/volumes/hermes"),),
+)
+DISK = "local-lvm:vm-999-disk-1"
+ATTACH = AttachWish(105, "pve", DISK, "/home/hermes", 999)
+CATTLE = CattleCheck(GuestCheck(105, "pve", "local-lvm", 20, TEMPLATE, "vmbr0"), ATTACH)
+QUICK = Timings(connect=5, read=20, retry=0.1, first_poll=0.01)
+
+
+@pytest.fixture(scope="module", name="lab")
+def run_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    config = LabConfig(state_dir=tmp_path_factory.mktemp("lab"), runtime=SimulatedRuntime(), auth_delay=0)
+    config.template_dir("pve").mkdir(parents=True, exist_ok=True)
+    (config.template_dir("pve") / "debian-12.tar.zst").write_bytes(b"template")
+    with LabServer(config) as server:
+        yield server
+
+
+def connection(lab: LabServer, **more: str) -> Connection:
+    env = {
+        "PROXMOX_VE_ENDPOINT": lab.endpoint,
+        "PROXMOX_VE_API_TOKEN": lab.seed_demo_access().api_token,
+        "PROXMOX_VE_NODE": "pve",
+    }
+    return Connection.from_sources(env | more, {})
+
+
+@pytest.fixture(name="client")
+def make_client(lab: LabServer) -> Iterator[Proxmox]:
+    with Proxmox(connection(lab, PROXMOX_VE_CA_FILE=str(lab.ca_file)), QUICK) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", name="guests")
+def make_guests(lab: LabServer) -> Iterator[None]:
+    """A pet and a cattle, made as the provider plugin makes them, and gone at the end."""
+    with Proxmox(connection(lab, PROXMOX_VE_CA_FILE=str(lab.ca_file)), QUICK) as client:
+        for vmid in (999, 105):
+            values = {"vmid": vmid, "ostemplate": TEMPLATE, "rootfs": "local-lvm:1", "unprivileged": 1}
+            client.wait_task(client._send("POST", ("nodes", "pve", "lxc"), values))
+        yield
+        detach(client, DetachWish(105, DISK))
+        for vmid in (105, 999):
+            ensure_power(client, vmid, running=False)
+            client._send("PUT", ("nodes", "pve", "lxc", vmid, "config"), {"protection": 0})
+            client.wait_task(client._send("DELETE", ("nodes", "pve", "lxc", vmid)))
+
+
+# Whom it trusts.
+
+
+def other_ca(folder: Path) -> str:
+    path = folder / "other.pem"
+    trustme.CA().cert_pem.write_to_path(path)
+    return str(path)
+
+
+def test_a_ca_file_and_a_fingerprint_prove_the_server(lab: LabServer, tmp_path: Path) -> None:
+    fingerprint = lab.cluster.fingerprint
+    for more in (
+        {"PROXMOX_VE_CA_FILE": str(lab.ca_file)},
+        {"PROXMOX_VE_FINGERPRINT": fingerprint},
+        {"PROXMOX_VE_INSECURE": "true"},
+    ):
+        with Proxmox(connection(lab, **more), QUICK) as client:
+            assert client.version().major == 9
+    wrong = fingerprint.translate(str.maketrans("0123456789ABCDEF", "123456789ABCDEF0"))
+    for more in ({"PROXMOX_VE_CA_FILE": other_ca(tmp_path)}, {"PROXMOX_VE_FINGERPRINT": wrong}, {}):
+        with Proxmox(connection(lab, **more), QUICK) as client, pytest.raises(TlsUntrusted, match="not proved") as told:
+            client.version()
+        assert len(str(told.value).splitlines()) == 3
+
+
+def test_certificates_of_the_environment_do_not_widen_the_trust(
+    lab: LabServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.setenv(name, str(lab.ca_file))
+    settings = connection(lab, PROXMOX_VE_CA_FILE=other_ca(tmp_path))
+    with Proxmox(settings, QUICK) as client, pytest.raises(TlsUntrusted):
+        client.version()
+
+
+def test_without_a_rule_the_systems_store_decides_as_for_the_plugin(
+    lab: LabServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(lab.ca_file))
+    with Proxmox(connection(lab), QUICK) as client:
+        assert client.version().major == 9
+    assert check_plugin_trust(connection(lab), {"SSL_CERT_FILE": str(lab.ca_file)}) == ()
+    assert (
+        len(check_plugin_trust(connection(lab), {"SSL_CERT_FILE": "/nonexistent", "SSL_CERT_DIR": "/nonexistent"})) == 1
+    )
+
+
+def test_a_wrong_token_is_told_without_its_value(lab: LabServer) -> None:
+    token = "pulumi@pve!lab=00000000-aaaa-bbbb-cccc-1234567890ab"
+    settings = connection(lab, PROXMOX_VE_API_TOKEN=token, PROXMOX_VE_CA_FILE=str(lab.ca_file))
+    with Proxmox(settings, QUICK) as client, pytest.raises(AuthenticationFailed) as told:
+        client.version()
+    assert "1234567890ab" not in str(told.value)
+
+
+def test_nobody_there_is_told_in_three_lines(lab: LabServer) -> None:
+    settings = connection(lab, PROXMOX_VE_ENDPOINT="https://127.0.0.1:1", PROXMOX_VE_INSECURE="true")
+    with Proxmox(settings, QUICK) as client, pytest.raises(Unreachable) as told:
+        client.version()
+    assert str(told.value).splitlines()[1] == "  why: Connection refused"
+
+
+# What a run sends.
+
+
+def writes(lab: LabServer, since: int = 0) -> list[str]:
+    entries = [json.loads(line) for line in lab.access_log.read_text().splitlines()[since:]]
+    return [f"{entry['method']} {entry['path']}" for entry in entries if entry["method"] != "GET"]
+
+
+@pytest.mark.usefixtures("guests")
+def test_a_life_and_its_second_run_which_sends_no_write(lab: LabServer, client: Proxmox) -> None:
+    state = ensure_volume(client, PET.volumes[0])
+    assert (state.volid, state.size_gb, state.protected) == (DISK, 1.0, True)
+    attached = attach(client, ATTACH)
+    assert (attached.running, attached.options) == (True, {"backup": "0"})
+    start = len(lab.access_log.read_text().splitlines())
+    assert ensure_volume(client, PET.volumes[0]) == state
+    assert attach(client, ATTACH) == attached
+    assert read_volume_state(client, 999, DISK) == state
+    assert read_attachment(client, 105, "mp0") == attached
+    ensure_power(client, 999, running=False)
+    assert preflight_pet(client, ours_pet()) == []
+    assert preflight_cattle(client, ours_cattle()) == []
+    assert writes(lab, start) == []
+
+
+@pytest.mark.usefixtures("guests")
+def test_on_the_way_up_there_is_one_start_and_no_stop(lab: LabServer, client: Proxmox) -> None:
+    ensure_volume(client, PET.volumes[0])
+    detach(client, DetachWish(105, DISK))
+    start = len(lab.access_log.read_text().splitlines())
+    attach(client, ATTACH)
+    assert [call.rpartition("/")[2] for call in writes(lab, start)] == ["config", "start"]
+
+
+def ours_pet() -> PetCheck:
+    guest = PET.guest
+    return PetCheck(
+        GuestCheck(guest.vmid, guest.node, guest.root_storage, 2, TEMPLATE, "vmbr0", ours=True), PET.volumes
+    )
+
+
+def ours_cattle() -> CattleCheck:
+    guest = GuestCheck(105, "pve", "local-lvm", 20, TEMPLATE, "vmbr0", ours=True)
+    return CattleCheck(guest, ATTACH)
+
+
+# What it may do.
+
+PRIVILEGES = sorted({(role, name) for role, names in DEMO_ROLES.items() for name in names})
+
+
+def test_the_rights_that_we_ask_for_are_those_that_the_demo_has() -> None:
+    commands = grant_commands([*needed_pet(PET), *needed_cattle(CATTLE)], "pulumi@pve!lab")
+    asked = commands[0].partition('"')[2].rstrip('"').split()
+    assert asked == sorted({name for _, name in PRIVILEGES})
+    assert len(asked) <= 12
+
+
+@pytest.mark.parametrize(("role", "privilege"), PRIVILEGES)
+def test_each_privilege_that_the_server_takes_away_is_named(
+    lab: LabServer, client: Proxmox, role: str, privilege: str
+) -> None:
+    roles = lab.cluster.access.roles
+    before = roles[role]
+    roles[role] = before - {privilege}
+    try:
+        told: list[Fault] = preflight_pet(client, PET) + preflight_cattle(client, CATTLE)
+    finally:
+        roles[role] = before
+    assert any(privilege in fault.value for fault in told), told
+
+
+@pytest.mark.usefixtures("guests")
+def test_a_refused_write_names_the_privilege(lab: LabServer, client: Proxmox) -> None:
+    roles = lab.cluster.access.roles
+    before = roles["LabGuests"]
+    roles["LabGuests"] = before - {"VM.PowerMgmt"}
+    try:
+        with pytest.raises(PermissionDenied, match="refused POST") as told:
+            ensure_power(client, 999, running=True)
+    finally:
+        roles["LabGuests"] = before
+    assert "/vms/999, VM.PowerMgmt" in told.value.why
