@@ -1,6 +1,8 @@
 """The phases in a real container: whole path, lost connections, killed controllers, another container on the same home.
 
 Needs root on a machine where the lab can run containers (scripts/lab); it makes a lab of its own and removes it.
+
+The tests tell one story, in this order: each finds the container as the one before has left it.
 """
 
 from __future__ import annotations
@@ -94,6 +96,10 @@ class Guest:
             self.running = False
         if self.root.exists():
             self.runtime.remove_volume(self.root)
+
+    @property
+    def agent_git_name(self) -> str:
+        return f"{self.source.tag}-{self.source.commit[:8]}"
 
     @property
     def address(self) -> str:
@@ -242,7 +248,7 @@ def through(proxy: Proxy, target: SshTarget) -> SshTarget:
     return replace(target, host=proxy.address[0], port=proxy.address[1])
 
 
-def test_1_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Guest) -> None:
+def test_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Guest) -> None:
     guest.discard()
     guest.up(with_volume=False)
     with pytest.raises(PhaseFailed) as refused:
@@ -253,7 +259,7 @@ def test_1_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Gues
     guest.renew()
 
 
-def test_2_a_home_of_another_owner_is_refused(guest: Guest) -> None:
+def test_a_home_of_another_owner_is_refused(guest: Guest) -> None:
     guest.shell("chown 1234 /home/hermes")
     with pytest.raises(PhaseFailed) as refused:
         guest.run(render_baseline(BaselineInputs()))
@@ -261,7 +267,7 @@ def test_2_a_home_of_another_owner_is_refused(guest: Guest) -> None:
     guest.shell("chown 0:0 /home/hermes")
 
 
-def test_3_baseline_and_agent_survive_cut_connections(guest: Guest, proxy: Proxy) -> None:
+def test_baseline_and_agent_survive_cut_connections(guest: Guest, proxy: Proxy) -> None:
     target = through(proxy, guest.target())
     for plan, cue in ((render_baseline(BaselineInputs()), "packages: installing"), (guest.agent(), "agent: building")):
         before, started = proxy.connections, guest.started(plan)
@@ -287,7 +293,7 @@ def test_3_baseline_and_agent_survive_cut_connections(guest: Guest, proxy: Proxy
     assert guest.shell("find /opt/hermes ! -user root | head").strip() == ""
 
 
-def test_4_configure_and_verify_prove_a_working_agent(guest: Guest) -> None:
+def test_configure_and_verify_prove_a_working_agent(guest: Guest) -> None:
     outputs = guest.run(guest.configure())
     assert outputs["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
     status, out, err = guest.verify()
@@ -300,7 +306,7 @@ def test_4_configure_and_verify_prove_a_working_agent(guest: Guest) -> None:
     ]
 
 
-def test_5_both_services_are_sandboxed(guest: Guest) -> None:
+def test_both_services_are_sandboxed(guest: Guest) -> None:
     for unit in ("hermes-gateway", "hermes-dashboard"):
         report = json.loads(guest.shell(f"systemd-analyze security --json=short --no-pager {unit}.service"))
         exposure = sum(float(row["exposure"]) for row in report if row.get("exposure"))
@@ -309,7 +315,7 @@ def test_5_both_services_are_sandboxed(guest: Guest) -> None:
         assert exposure > 0
 
 
-def test_6_a_second_run_changes_nothing(guest: Guest) -> None:
+def test_a_second_run_changes_nothing(guest: Guest) -> None:
     def stamp() -> str:
         units = "hermes-gateway.service hermes-dashboard.service"
         return guest.shell(
@@ -324,7 +330,7 @@ def test_6_a_second_run_changes_nothing(guest: Guest) -> None:
     assert stamp() == before
 
 
-def test_7_a_new_dashboard_password_restarts_the_dashboard_only(guest: Guest) -> None:
+def test_a_new_dashboard_password_restarts_the_dashboard_only(guest: Guest) -> None:
     everywhere = "0.0.0.0"  # noqa: S104 - of a container in a lab
     opened = Dashboard(host=everywhere, password=SecretStr(PASSWORD))
     assert guest.run(guest.configure(dashboard=opened))["restarted"] == ["hermes-dashboard.service"]
@@ -335,7 +341,7 @@ def test_7_a_new_dashboard_password_restarts_the_dashboard_only(guest: Guest) ->
     guest.run(guest.configure())
 
 
-def test_8_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Guest) -> None:
+def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Guest) -> None:
     plan, target = guest.agent("git"), guest.target()
     program = (
         "import sys; import base64, pickle; from provisioning import run_phase\n"
@@ -370,7 +376,80 @@ def test_8_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Gu
     assert status == 0, err
 
 
-def test_9_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) -> None:
+def test_moved_tag_is_refused_and_nothing_is_switched(guest: Guest) -> None:
+    before = guest.shell("readlink /opt/hermes/current")
+    inputs = AgentInputs(git_url=guest.git_url, git_tag=guest.source.tag, git_commit="0123456789" * 4)
+    with pytest.raises(PhaseFailed) as refused:
+        guest.run(render_agent(inputs))
+    assert f"the tag {guest.source.tag} is at commit {guest.source.commit}" in str(refused.value)
+    assert guest.shell("readlink /opt/hermes/current") == before
+
+
+def test_checkout_that_calls_itself_otherwise_is_not_switched_to(guest: Guest) -> None:
+    before = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
+    inputs = AgentInputs(
+        git_url=guest.git_url, git_tag=guest.source.tag, git_commit=guest.source.commit, version="9.9.9"
+    )
+    with pytest.raises(PhaseFailed, match=r"calls itself 0\.19\.0, but 9\.9\.9 is declared"):
+        guest.run(render_agent(inputs))
+    after = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
+    assert after == before
+
+
+def test_what_an_interrupted_build_left_is_swept_away(guest: Guest) -> None:
+    guest.shell("mkdir -p /opt/hermes/.building/src/.git && echo half >/opt/hermes/.building/src/.git/HEAD")
+    guest.shell("rm -rf /opt/hermes/0.19.0 && mkdir /opt/hermes/0.19.0")  # a folder without its certificate
+    assert guest.run(guest.agent())["directory"] == "/opt/hermes/0.19.0"
+    assert guest.shell("ls -A /opt/hermes").split() == ["0.19.0", "current", guest.agent_git_name]
+    assert guest.shell("readlink /opt/hermes/current").strip() == "/opt/hermes/0.19.0"
+    assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
+
+
+def test_what_is_declared_wins_and_the_users_file_stays_as_it_is(guest: Guest) -> None:
+    # The lab's model answers to its own name only: an answer proves which of the two names was used.
+    theirs = "# my words\nmodel:\n  default: another-model\nagent:\n  max_turns: 7\n"
+    guest.shell(f"runuser -u hermes -- sh -c 'printf %s \"$1\" >/home/hermes/.hermes/config.yaml' sh '{theirs}'")
+    guest.shell("systemctl restart hermes-gateway.service hermes-dashboard.service")
+    guest.run(guest.configure())
+    status, _, err = guest.verify()
+    assert status == 0, err
+    assert "schema 0, the agent knows 33" in err
+    assert guest.shell("cat /home/hermes/.hermes/config.yaml") == theirs
+
+
+def test_port_that_is_taken_is_told_with_its_holder(guest: Guest) -> None:
+    guest.shell("systemctl stop hermes-dashboard.service")
+    guest.shell("systemd-run --quiet --collect --unit=squatter python3 -m http.server --bind 127.0.0.1 9119")
+    guest.shell("for i in $(seq 100); do ss -ltn 'sport = :9119' | grep -q LISTEN && exit; sleep 0.1; done; exit 1")
+    with pytest.raises(PhaseFailed) as refused:
+        guest.run(guest.configure())
+    assert "the dashboard can't listen on 127.0.0.1 port 9119" in str(refused.value)
+    assert "python3" in str(refused.value)
+    guest.shell("systemctl stop squatter.service")
+    assert guest.run(guest.configure())["restarted"] == ["hermes-dashboard.service"]
+
+
+def test_units_of_the_user_are_refused(guest: Guest) -> None:
+    folder = "/home/hermes/.config/systemd/user"
+    guest.shell(f"runuser -u hermes -- sh -c 'mkdir -p {folder} && touch {folder}/hermes-gateway.service'")
+    with pytest.raises(PhaseFailed, match="a second gateway on the same data"):
+        guest.run(guest.configure())
+    guest.shell("rm -r /home/hermes/.config")
+
+
+def test_the_agent_uses_its_tools_inside_the_sandbox(guest: Guest) -> None:
+    for prompt, expect in (
+        ("remember: the cat is called Miez", "Entry added"),
+        ("write file note.txt: hello there", "bytes_written"),
+        ("what do you remember?", "the cat is called Miez"),
+    ):
+        status, _, err = guest.verify(prompt=prompt, expect=expect)
+        assert status == 0, err
+    assert "Miez" in guest.shell("cat /home/hermes/.hermes/memories/*.md")
+    assert guest.shell("cat /home/hermes/note.txt") == "hello there\n"
+
+
+def test_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) -> None:
     target = through(proxy, guest.target())
     plan = render_baseline(BaselineInputs(extra_packages=("tree",)))
     lines: list[str] = []
@@ -388,7 +467,7 @@ def test_9_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) 
     assert guest.shell("command -v tree").strip() == "/usr/bin/tree"
 
 
-def test_a_verify_names_a_model_that_refuses(guest: Guest) -> None:
+def test_verify_names_a_model_that_refuses(guest: Guest) -> None:
     wrong = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr("sk-wrong-canary-77"))
     guest.run(render_configure(ConfigureInputs(model=wrong)))
     status, out, err = guest.verify()
@@ -399,7 +478,7 @@ def test_a_verify_names_a_model_that_refuses(guest: Guest) -> None:
     guest.run(guest.configure())
 
 
-def test_b_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(guest: Guest) -> None:
+def test_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(guest: Guest) -> None:
     key = guest.shell("cat /home/hermes/.hermes-stack/api-server-key")
     guest.shell("runuser -u hermes -- sh -c 'echo kept >/home/hermes/.hermes/memories/note.md'")
     old = guest.target().host_key
@@ -415,7 +494,7 @@ def test_b_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(gues
     assert time.monotonic() - began < 300
 
 
-def test_c_no_secret_is_left_behind(guest: Guest) -> None:
+def test_no_secret_is_left_behind(guest: Guest) -> None:
     places = (
         "/var/lib/hermes-provision /run/hermes-provision /var/log /tmp /var/tmp /etc/systemd /home/hermes/.hermes/logs"
     )
