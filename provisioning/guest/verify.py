@@ -158,9 +158,7 @@ def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -
             current, latest = status.get("config_version"), status.get("latest_config_version")
             if current != latest:
                 # The file is the user's, and migrating it drops their comments: theirs to decide.
-                say(
-                    f"note: config.yaml in the home is of schema {current}, the agent knows {latest} (hermes config migrate)"
-                )
+                say(f"note: config.yaml in the home is of schema {current}, the agent knows {latest}")
             return
         # It learns of the gateway by a file, a little later than the gateway answers; all else never heals.
         if time.monotonic() >= deadline or not wrong[0].startswith("gateway_running"):

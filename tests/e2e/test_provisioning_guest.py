@@ -122,19 +122,16 @@ class Guest:
 
     # -- the plans of the tests --------------------------------------------------------------------------------------
 
-    def agent(self, source: str = "pypi") -> PhasePlan:
+    def agent(self, source: str = "pypi", **more: object) -> PhasePlan:
         uv = CHECKOUT / ".cache" / "uv" / "bin" / "uv"
-        return render_agent(
-            AgentInputs.model_validate(
-                {
-                    "source": source,
-                    "git_url": self.git_url,
-                    "git_tag": self.source.tag,
-                    "git_commit": self.source.commit,
-                    "uv_binary": str(uv) if uv.exists() else None,
-                }
-            )
-        )
+        usual = {
+            "source": source,
+            "git_url": self.git_url,
+            "git_tag": self.source.tag,
+            "git_commit": self.source.commit,
+            "uv_binary": str(uv) if uv.exists() else None,
+        }
+        return render_agent(AgentInputs.model_validate({**usual, **more}))
 
     def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None) -> PhasePlan:
         endpoint = ModelEndpoint(base_url=self.model.base_url, name=model, api_key=SecretStr(MODEL_KEY))
@@ -378,20 +375,16 @@ def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Gues
 
 def test_moved_tag_is_refused_and_nothing_is_switched(guest: Guest) -> None:
     before = guest.shell("readlink /opt/hermes/current")
-    inputs = AgentInputs(git_url=guest.git_url, git_tag=guest.source.tag, git_commit="0123456789" * 4)
     with pytest.raises(PhaseFailed) as refused:
-        guest.run(render_agent(inputs))
+        guest.run(guest.agent("git", git_commit="0123456789" * 4))
     assert f"the tag {guest.source.tag} is at commit {guest.source.commit}" in str(refused.value)
     assert guest.shell("readlink /opt/hermes/current") == before
 
 
 def test_checkout_that_calls_itself_otherwise_is_not_switched_to(guest: Guest) -> None:
     before = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
-    inputs = AgentInputs(
-        git_url=guest.git_url, git_tag=guest.source.tag, git_commit=guest.source.commit, version="9.9.9"
-    )
     with pytest.raises(PhaseFailed, match=r"calls itself 0\.19\.0, but 9\.9\.9 is declared"):
-        guest.run(render_agent(inputs))
+        guest.run(guest.agent("git", version="9.9.9"))
     after = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
     assert after == before
 
