@@ -198,16 +198,22 @@ class Site:
         file.write_text(yaml.safe_dump(content, sort_keys=False))
 
     def set_secret(self, stack: str, key: str, value: str) -> None:
-        subprocess.run(
-            ["pulumi", "config", "set", "--stack", stack, "--secret", key, "--non-interactive"],
+        self._cli("config", "set", "--stack", stack, "--secret", key, stdin=value)
+
+    def _cli(self, *argv: str, stdin: str = "") -> str:
+        """One call of the CLI that is no run of the engine."""
+        done = subprocess.run(
+            ["pulumi", *argv, "--non-interactive"],
             cwd=CHECKOUT,
             env=self.env,
-            input=value,
+            input=stdin,
             text=True,
-            check=True,
+            check=False,
             capture_output=True,
             timeout=60,
         )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     @property
     def env(self) -> dict[str, str]:
@@ -249,15 +255,7 @@ class Site:
         return [file for file in self.lab.pulumi_state.rglob("*") if file.is_file()]
 
     def outputs(self, stack: str) -> dict[str, Any]:
-        done = subprocess.run(
-            ["pulumi", "stack", "output", "--stack", stack, "--json", "--non-interactive"],
-            cwd=CHECKOUT,
-            env=self.env,
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(self._cli("stack", "output", "--stack", stack, "--json"))
         return found
 
     def resources(self, stack: str) -> dict[str, dict[str, Any]]:
@@ -301,16 +299,13 @@ class Site:
         self.forget()
         return len(hits)
 
+    def forget_resource(self, stack: str, urn: str) -> None:
+        """Take one resource out of the state, as a run that was killed before it could write would leave it."""
+        self._cli("state", "delete", urn, "--stack", stack, "--yes", "--force")
+
     def cancel(self, stack: str) -> None:
         """Take away the lock that a killed engine has left in a file backend, as its own message says."""
-        subprocess.run(
-            ["pulumi", "cancel", "--stack", stack, "--yes", "--non-interactive"],
-            cwd=CHECKOUT,
-            env=self.env,
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        self._cli("cancel", "--stack", stack, "--yes")
 
     # --- what the API saw ---
 
@@ -354,7 +349,10 @@ def good(run: engine.Run) -> engine.Run:
 
 
 def kill_session(session: int, pattern: str = "") -> None:
-    """kill -9 all processes of a session, or those whose command line matches: the engine's plugins have groups of their own."""
+    """kill -9 all processes of a session, or those whose command line matches.
+
+    The engine's plugins have process groups of their own, so a group is not enough.
+    """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):

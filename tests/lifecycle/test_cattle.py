@@ -1,0 +1,155 @@
+"""The cattle's life: container, volume, one start; thrown away and made again, the volume untouched."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, assert_plain
+
+if TYPE_CHECKING:
+    from tests.lifecycle.conftest import Deployed
+
+VOLID = f"local-lvm:vm-{PET}-disk-1"
+ROOT = f"local-lvm:vm-{CATTLE}-disk-0"
+CREATE = f"POST /nodes/{NODE}/lxc"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB6x0gfmEAqjEXN2qMzeYjUdMBhDRDgOTpQ0Lh4xmVLk"
+PLACE = f"/nodes/{NODE}/lxc/{CATTLE}"
+
+
+def verbs(requests: list[Request]) -> list[str]:
+    """The writes in order, as METHOD place, with what a PUT says."""
+    return [
+        re.sub(r" (?=vmid|arch|timeout|forceStop).*", "", str(request))
+        if request.method == "PUT"
+        else f"{request.method} {request.path}"
+        for request in requests
+        if request.write
+    ]
+
+
+def test_up_attaches_before_the_only_start(both_seed: Deployed, with_both: Site) -> None:
+    sent = list(both_seed.sent)
+    assert verbs(sent) == [
+        CREATE,
+        f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes",
+        f"POST {PLACE}/status/start",
+    ]
+    create = next(request for request in sent if request.write)
+    asked = {key: create.params[key] for key in ("vmid", "unprivileged", "start", "features", "hostname", "protection")}
+    assert asked == {
+        "vmid": str(CATTLE),
+        "unprivileged": "1",
+        "start": "0",
+        "features": "nesting=1",
+        "hostname": "hermes",
+        "protection": "0",
+    }
+    assert not [key for key in create.params if re.fullmatch(r"mp\d+", key)]
+    # The number is proved free right before (facts proxmox 15, HAZARD).
+    before = sent[: sent.index(create)]
+    assert any(request.path == "/cluster/nextid" and request.params["vmid"] == str(CATTLE) for request in before)
+
+    config = with_both.node.config(CATTLE)
+    assert config["mp0"] == f"{VOLID},mp=/home/hermes,size=2G"
+    assert config["rootfs"] == f"{ROOT},size=20G"
+    assert config["tags"] == "agent;ai;pulumi"
+    assert config["onboot"] == 1
+    assert with_both.node.running(CATTLE)
+    assert not with_both.node.running(PET)
+    outputs = with_both.outputs("cattle")
+    assert {key: outputs[key] for key in ("vmid", "node", "hostname", "volume", "agentMode")} == {
+        "vmid": CATTLE,
+        "node": NODE,
+        "hostname": "hermes",
+        "volume": VOLID,
+        "agentMode": "none",
+    }
+
+
+def test_nothing_to_do_is_nothing_done(with_both: Site) -> None:
+    """Proxmox has written size= into the mount point, and runs what was made stopped: neither is a difference."""
+    assert with_both.up("cattle").changed == {}
+    assert with_both.writes == []
+    assert with_both.refresh("cattle").changed == {}
+    assert with_both.writes == []
+    assert with_both.preview("cattle").changed == {}
+    assert with_both.writes == []
+
+
+def test_destroy_leaves_the_volume(with_both: Site) -> None:
+    with_both.write_data(VOLID, "what the agent wrote")
+    before = with_both.data(VOLID)
+    with_both.destroy("cattle")
+    assert verbs(with_both.sent) == [
+        f"POST {PLACE}/status/shutdown",
+        f"PUT {CATTLE}/config delete=mp0",
+        f"PUT {CATTLE}/config delete=unused0",
+        f"DELETE {PLACE}",
+    ]
+    assert with_both.node.vmids() == [PET]
+    assert with_both.node.volumes() == {f"local-lvm:vm-{PET}-disk-0": 2, VOLID: 2}
+    assert with_both.data(VOLID) == before
+    assert with_both.node.config(PET)["protection"] == 1
+
+    # And again, as if nothing had been.
+    with_both.up("cattle")
+    assert with_both.node.config(CATTLE)["mp0"].startswith(f"{VOLID},mp=/home/hermes")
+    assert with_both.node.running(CATTLE)
+    assert with_both.data(VOLID) == before
+
+
+def test_replace_goes_through_detach_delete_create_attach(with_both: Site) -> None:
+    with_both.write_data(VOLID, "what the agent wrote")
+    before = with_both.data(VOLID)
+    container = with_both.resources("cattle")["cattle-container"]["urn"]
+    with_both.up("cattle", "--replace", container)
+    assert verbs(with_both.sent) == [
+        f"POST {PLACE}/status/shutdown",
+        f"PUT {CATTLE}/config delete=mp0",
+        f"PUT {CATTLE}/config delete=unused0",
+        f"DELETE {PLACE}",
+        CREATE,
+        f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes",
+        f"POST {PLACE}/status/start",
+    ]
+    assert with_both.data(VOLID) == before
+    assert with_both.node.running(CATTLE)
+    assert with_both.up("cattle").changed == {}
+
+    # Proxmox takes keys at creation only (field reports B6): another key is another container, and preview says so.
+    with_both.configure(cattleSshKeys=[KEY])
+    run = with_both.preview("cattle")
+    assert run.changed == {"replace": 2}
+    assert run.span("cattle-container", "replace")
+    assert run.span("cattle-volume", "replace")
+    assert with_both.writes == []
+
+
+@pytest.mark.parametrize("gone", ["container", "mount"])
+def test_what_is_gone_already_is_no_obstacle(with_both: Site, gone: str) -> None:
+    """Somebody has removed the container, or detached the volume, by hand."""
+    before = with_both.data(VOLID)
+    with_both.node.stop(CATTLE)
+    if gone == "container":
+        with_both.node.destroy(CATTLE)
+    else:
+        with_both.node.set(CATTLE, delete="mp0")
+    run = with_both.destroy("cattle")
+    assert_plain(run)
+    assert with_both.node.vmids() == [PET]
+    assert with_both.node.volumes() == {f"local-lvm:vm-{PET}-disk-0": 2, VOLID: 2}
+    assert with_both.data(VOLID) == before
+    assert [name for name in with_both.resources("cattle") if name.startswith("cattle")] == []
+
+
+def test_a_container_removed_by_hand_comes_back(with_both: Site) -> None:
+    before = with_both.data(VOLID)
+    with_both.node.stop(CATTLE)
+    with_both.node.destroy(CATTLE)
+    with_both.up("cattle", "--refresh")
+    assert with_both.node.running(CATTLE)
+    assert with_both.node.config(CATTLE)["mp0"].startswith(f"{VOLID},mp=/home/hermes")
+    assert with_both.data(VOLID) == before

@@ -1,0 +1,67 @@
+"""Another token, another port: what reaches Proxmox today is what counts, not what the state remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trustme
+
+from lab.server import DEMO_TOKEN, DEMO_USER, write_secret
+from tests.lifecycle.homesite import CATTLE, PET, Site, opened
+
+VOLID = f"local-lvm:vm-{PET}-disk-1"
+
+
+def rotate(site: Site) -> str:
+    """A new secret for the same token; the old one is worth nothing from now on. Answers the old one."""
+    old = site.lab.token_file.read_text().strip()
+    access = site.server.cluster.access
+    del access.users[DEMO_USER].tokens[DEMO_TOKEN]
+    secret = access.add_token(DEMO_USER, DEMO_TOKEN, privsep=True)
+    write_secret(site.lab.token_file, f"{DEMO_USER}!{DEMO_TOKEN}={secret}\n")
+    return old
+
+
+def test_a_rotated_token_and_a_moved_endpoint(with_both: Site) -> None:
+    """Field reports E5."""
+    rotate(with_both)
+    assert with_both.refresh("cattle").changed == {}
+    assert {request.status for request in with_both.server.requests} == {200}
+    assert with_both.up("cattle").changed == {}
+
+    state_dir: Path = with_both.lab.state_dir
+    port = with_both.server.port
+    with_both.server.stop()
+    with opened(state_dir) as moved:
+        assert moved.server.port != port
+        assert moved.up("cattle").changed == {}
+        assert moved.refresh("cattle").changed == {}
+        assert moved.writes == []
+        rotate(moved)
+        moved.destroy("cattle")
+        assert moved.node.vmids() == [PET]
+        assert VOLID in moved.node.volumes()
+        assert 401 not in {request.status for request in moved.server.requests}
+
+
+def test_a_revoked_token_is_told_as_such(with_both: Site) -> None:
+    access = with_both.server.cluster.access
+    del access.users[DEMO_USER].tokens[DEMO_TOKEN]
+    secret = with_both.lab.token_file.read_text().strip().partition("=")[2]
+    run = with_both.pulumi("cattle", "preview")
+    assert not run.ok
+    assert "401" in run.explain()
+    assert secret not in run.explain()
+    assert "Traceback" not in run.explain()
+
+
+def test_another_ca_is_not_trusted(with_both: Site, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    with_both.overrides["PROXMOX_VE_CA_FILE"] = str(other)
+    run = with_both.pulumi("cattle", "preview")
+    assert not run.ok
+    assert "certificate" in run.explain()
+    assert "Traceback" not in run.explain()
+    assert with_both.sent == []
+    assert CATTLE in with_both.node.vmids()

@@ -1,0 +1,124 @@
+"""What stands in the way is said before anything happens: what, why, what to do, and no traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from lab.engine import Run
+from tests.lifecycle.homesite import CATTLE, NODE, PET, STACK_USER, TEMPLATE, Site, assert_plain
+
+VOLID = f"local-lvm:vm-{PET}-disk-1"
+
+
+def refused(site: Site, stack: str, verb: str, *words: str) -> Run:
+    """The run fails in a few lines that hold these words, and has written nothing."""
+    run = site.pulumi(stack, verb, *(["--yes", "--skip-preview"] if verb == "up" else []))
+    told = run.explain()
+    assert not run.ok
+    assert_plain(run)
+    for word in words:
+        assert re.search(word, told), f"{word!r} is not in:\n{told}"
+    assert site.writes == []
+    return run
+
+
+def test_a_cattle_needs_a_pet(site: Site) -> None:
+    """Field reports E16."""
+    refused(site, "cattle", "preview", "petStack = pet", "must be up first", "pulumi up --stack pet")
+    site.configure(petStack="no-such-pet")
+    refused(site, "cattle", "preview", "petStack = no-such-pet", "must be up first")
+
+
+def test_an_unknown_volume_lists_the_known_ones(with_pet: Site) -> None:
+    with_pet.configure(cattleVolume="herrmes")
+    refused(with_pet, "cattle", "preview", "cattleVolume = herrmes", "hermes", "petVolumes")
+
+
+def test_another_passphrase_is_told_as_such(with_pet: Site) -> None:
+    """Field reports E15."""
+    with_pet.overrides |= {"PULUMI_CONFIG_PASSPHRASE_FILE": None, "PULUMI_CONFIG_PASSPHRASE": "another one"}
+    run = with_pet.pulumi("cattle", "preview")
+    assert not run.ok
+    assert "passphrase" in run.explain()
+    assert_plain(run)
+
+
+@pytest.mark.parametrize(("stack", "vmid"), [("cattle", CATTLE), ("pet", PET)])
+def test_a_stranger_keeps_its_number(request: pytest.FixtureRequest, stack: str, vmid: int) -> None:
+    """The plugin alone would take it over, and delete it later (facts proxmox 15, HAZARD)."""
+    site: Site = request.getfixturevalue("with_pet" if stack == "cattle" else "site")
+    site.node.make_stranger(vmid)
+    before = site.node.config(vmid)
+    for verb in ("preview", "up"):
+        refused(site, stack, verb, str(vmid), "stranger", "claim")
+    assert site.node.config(vmid) == before
+
+
+def test_a_leftover_of_ours_has_its_own_text(with_both: Site) -> None:
+    """The container is there and carries our claim, the state has lost it."""
+    urn = with_both.resources("cattle")
+    for name in ("cattle-volume", "cattle-container"):
+        with_both.forget_resource("cattle", urn[name]["urn"])
+    before = with_both.node.config(CATTLE)
+    refused(with_both, "cattle", "up", str(CATTLE), "made by this stack", "pct destroy 105")
+    assert with_both.node.config(CATTLE) == before
+
+
+def _held(site: Site) -> None:
+    site.node.make_stranger(200)
+    site.node.set(200, mp0=f"{VOLID},mp=/data")
+
+
+def _missing(site: Site) -> None:
+    site.image(VOLID).unlink()
+
+
+def _no_template(site: Site) -> None:
+    site.configure(template="local:vztmpl/debian-13-standard_13.1-1_amd64.tar.zst")
+
+
+def _no_storage(site: Site) -> None:
+    site.configure(cattleStorage="fast-lvm")
+
+
+def _no_privilege(site: Site) -> None:
+    access = site.server.cluster.access
+    access.roles["LabGuests"] -= {"VM.Config.Network"}
+    access.save()
+
+
+def _no_node(site: Site) -> None:
+    site.overrides["PROXMOX_VE_NODE"] = "pve2"
+
+
+def _pet_runs(site: Site) -> None:
+    site.node.call("POST", site.node.guest(PET, "/status/start"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        pytest.param(_held, [re.escape(VOLID), "guest 200", "mp0", "pct shutdown 200|pct set 200"], id="held"),
+        pytest.param(_missing, [re.escape(VOLID), "does not exist", "pvesm list"], id="volume missing"),
+        pytest.param(_no_template, ["debian-13", re.escape(TEMPLATE), "pveam download"], id="template missing"),
+        pytest.param(_no_storage, ["fast-lvm", "local-lvm"], id="storage missing"),
+        pytest.param(_no_privilege, ["VM.Config.Network", "/vms", "pveum acl modify", STACK_USER], id="right missing"),
+        pytest.param(_no_node, ["pve2", NODE], id="node missing"),
+        pytest.param(_pet_runs, [f"CT {PET} runs", "pct shutdown 999"], id="pet runs"),
+    ],
+)
+def test_what_a_cattle_lacks_is_told_in_preview(
+    with_pet: Site, spoil: Callable[[Site], None], words: list[str]
+) -> None:
+    spoil(with_pet)
+    refused(with_pet, "cattle", "preview", *words)
+    assert CATTLE not in with_pet.node.vmids()
+
+
+def test_all_faults_are_told_at_once(with_pet: Site) -> None:
+    for spoil in (_held, _no_template, _no_storage, _no_privilege):
+        spoil(with_pet)
+    refused(with_pet, "cattle", "up", "guest 200", "debian-13", "fast-lvm", "VM.Config.Network")
