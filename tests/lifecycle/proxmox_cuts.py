@@ -33,7 +33,7 @@ class KilledError(BaseException):
 
 @dataclass
 class Cutter(BaseAdapter):
-    """Hands requests on, and does `what` at request number `at`, counted from 0.
+    """Hands requests on, and does `what` at request number `at`, counted from 0; with `writes`, among the writes.
 
     kill-before, kill-after: the process dies before or after the request's effect. drop-before, drop-after: the
     connection breaks. error-after: the effect is there, the answer is a proxy's error. lock: the guest is held once.
@@ -42,6 +42,7 @@ class Cutter(BaseAdapter):
     inner: BaseAdapter
     at: int = -1
     what: str = ""
+    writes: bool = False
     calls: list[str] = field(default_factory=list)
     dead: bool = False
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -50,9 +51,10 @@ class Cutter(BaseAdapter):
         with self._guard:
             if self.dead:
                 raise KilledError
-            number = len(self.calls)
+            counted = not self.writes or request.method != "GET"
+            number = sum(not self.writes or not call.startswith("GET") for call in self.calls)
             self.calls.append(f"{request.method} {request.path_url}")
-            mine = number == self.at
+            mine = counted and number == self.at
             self.dead = mine and self.what == "kill-before"
         if mine and self.what == "kill-before":
             raise KilledError
@@ -140,9 +142,9 @@ class Lab:
         client._session.mount("https://", self._adapter)
         return client
 
-    def cut_client(self, at: int = -1, what: str = "") -> tuple[Proxmox, Cutter]:
+    def cut_client(self, at: int = -1, what: str = "", *, writes: bool = False) -> tuple[Proxmox, Cutter]:
         client = self.client()
-        cutter = Cutter(self._adapter, at, what)
+        cutter = Cutter(self._adapter, at, what, writes)
         client._session.mount("https://", cutter)
         return client, cutter
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ class History:
         self.known: dict[str, bytes] = {}
         self.sizes = {"one": 1, "two": 1}
         self.told: list[str] = []
+        self.of_pet: set[Callable[[Proxmox], object]] = set()
         lab.guest(self.pet, protection="1")
         for vmid in self.cattle:
             lab.guest(vmid)
@@ -55,7 +57,7 @@ class History:
     def allocate(self) -> Callable[[Proxmox], object]:
         name = self.random.choice(list(self.sizes))
         self.sizes[name] += self.random.choice([0, 0, 1])
-        return lambda cut: ensure_volume(cut, self.wish(name))
+        return self.pets(lambda cut: ensure_volume(cut, self.wish(name)))
 
     def attach(self) -> Callable[[Proxmox], object]:
         volumes = self.volumes()
@@ -76,7 +78,11 @@ class History:
         return lambda cut: ensure_power(cut, self.pet, running)
 
     def protect(self) -> Callable[[Proxmox], object]:
-        return lambda cut: ensure_protection(cut, self.pet)
+        return self.pets(lambda cut: ensure_protection(cut, self.pet))
+
+    def pets(self, operation: Callable[[Proxmox], object]) -> Callable[[Proxmox], object]:
+        self.of_pet.add(operation)
+        return operation
 
     # What a person does on the node.
 
@@ -115,8 +121,8 @@ class History:
             assert identities.get(volid) == known, f"{volid} was lost or formatted anew"
         self.known = identities
         assert len(found) <= 1 + len(self.sizes), "a volume was made twice"
-        named = {mount.volume for mount in pet.mounts().values()} | set(pet.unused().values())
-        assert named | {f"local-lvm:vm-{self.pet}-disk-0"} >= set(found), "a volume belongs to nobody"
+        named = {mount.volume for mount in pet.mounts().values()}
+        assert named | {f"local-lvm:vm-{self.pet}-disk-0"} == set(found), "the pet does not mount each of its volumes"
         guests = [pet, *map(self.lab.look, self.cattle)]
         for volid in found:
             writers = [
@@ -140,12 +146,16 @@ class History:
                 self.act(client, choice())
             self.check()
         for name in self.sizes:
-            self.settle(client, lambda cut, name=name: ensure_volume(cut, self.wish(name)))  # type: ignore[misc]
+            wish = self.wish(name)
+            self.settle(client, partial(ensure_volume, wish=wish))
+        self.check()
 
     def act(self, client: Proxmox, operation: Callable[[Proxmox], object]) -> None:
         """The operation, cut off somewhere or not; when it was, the same once more, which has to end."""
-        cut, cutter = self.lab.cut_client(self.random.randrange(25), self.random.choice(CUTS))
-        self.told[-1] += f" ({cutter.what} at {cutter.at})"
+        writes = self.random.random() < 0.6
+        at = self.random.randrange(4 if writes else 25)
+        cut, cutter = self.lab.cut_client(at, self.random.choice(CUTS), writes=writes)
+        self.told[-1] += f" ({cutter.what} at {'write' if writes else 'call'} {cutter.at})"
         try:
             operation(cut)
         except KilledError:
@@ -153,6 +163,8 @@ class History:
             self.settle(client, operation)
         except Refusal as refusal:
             self.told[-1] += f" refused: {type(refusal).__name__}"
+        else:
+            self.protected(operation)
 
     def settle(self, client: Proxmox, operation: Callable[[Proxmox], object]) -> None:
         """The operation without a cut, twice: refused both times, or done and then without a write."""
@@ -160,9 +172,15 @@ class History:
             operation(client)
         except Refusal:
             return
+        self.protected(operation)
         again, cutter = self.lab.cut_client()
         operation(again)
         assert [call for call in cutter.calls if not call.startswith("GET")] == []
+
+    def protected(self, operation: Callable[[Proxmox], object]) -> None:
+        """After a run of the pet's stack its protection is on."""
+        if operation in self.of_pet:
+            assert self.lab.look(self.pet).protected, "protection is off"
 
     def remove(self, client: Proxmox) -> None:
         for vmid in (*self.cattle, self.pet):
