@@ -171,7 +171,16 @@ def install_pip() -> None:
 
 def install_python_packages() -> None:
     if not (VENV / "bin" / "python").exists():
-        command = [UV, "venv", "--quiet", "--no-config", "--no-cache", "--python", sys.executable, VENV]
+        command: list[str | Path] = [
+            UV,
+            "venv",
+            "--quiet",
+            "--no-config",
+            "--no-cache",
+            "--python",
+            sys.executable,
+            VENV,
+        ]
         run(command, "making the virtual environment")
     say("installing Python packages from requirements.lock")
     # A link into a shared cache on another file system is not always to be had: uv then warns and copies.
