@@ -272,6 +272,10 @@ class _RetryError(Exception):
         super().__init__(str(error))
 
 
+_GUARDS: dict[tuple[str, int], threading.RLock] = {}
+_GUARDS_LOCK = threading.Lock()
+
+
 class Proxmox:
     """Proxmox's API, with deadlines. Reads may be made from several threads; writes are one at a time per guest."""
 
@@ -307,8 +311,6 @@ class Proxmox:
         self._session.trust_env = False
         self._session.mount("https://", _PinnedAdapter(connection))
         self._root = ProxmoxResource(base_url=backend.get_base_url(), session=self._session, serializer=_Answers())
-        self._guards: dict[int, threading.RLock] = {}
-        self._guards_lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Proxmox({self.connection.endpoint}, {self.connection.token_id})"
@@ -326,9 +328,12 @@ class Proxmox:
         self._session.close()
 
     def guard(self, vmid: int) -> threading.RLock:
-        """The lock that serialises what this process does to one guest. Hold it around a read-plan-write."""
-        with self._guards_lock:
-            return self._guards.setdefault(vmid, threading.RLock())
+        """The lock that serialises what this process does to one guest, whichever client it uses.
+
+        Hold it around a read-plan-write. Other processes are kept apart by the digest that goes with each change.
+        """
+        with _GUARDS_LOCK:
+            return _GUARDS.setdefault((self.connection.endpoint, vmid), threading.RLock())
 
     # One request, and how it is repeated.
 

@@ -90,6 +90,7 @@ class ProxmoxError(Exception):
             lines.append(f"  why: {self.why}")
         if self.remedy:
             lines.append(f"  do:  {self.remedy}")
+        lines.extend(f"  and: {note}" for note in getattr(self, "__notes__", ()))
         return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import singledispatch
 
 from proxmox.client import Proxmox
-from proxmox.errors import ConfigChanged, GuestMissing, NoSuchGuest, NotAsPlanned, ProxmoxError, Refusal
+from proxmox.errors import ConfigChanged, GuestMissing, NoSuchGuest, NotAsPlanned, ProtectionOn, ProxmoxError, Refusal
 from proxmox.facts import GuestFacts, guest_from_entries, read_cluster, read_volume
 from proxmox.mountpoint import format_size, normal_path, owner_of, storage_of
 from proxmox.planning import (
@@ -272,8 +272,7 @@ def _set_protection(client: Proxmox, step: Step, *, on: bool) -> None:
 def _(step: Unprotected, client: Proxmox, report: Report) -> None:
     """Protection off, the steps, protection on. An error of the steps is the one that is raised."""
     try:
-        _set_protection(client, step, on=False)
-        execute(client, step.steps, report)
+        _run_unprotected(step, client, report)
     except BaseException as error:
         try:
             _set_protection(client, step, on=True)
@@ -281,3 +280,16 @@ def _(step: Unprotected, client: Proxmox, report: Report) -> None:
             error.add_note(f"and protection of CT {step.vmid} could not be switched on again: {second}")
         raise
     _set_protection(client, step, on=True)
+
+
+def _run_unprotected(step: Unprotected, client: Proxmox, report: Report) -> None:
+    for attempt in range(ATTEMPTS):
+        _set_protection(client, step, on=False)
+        try:
+            execute(client, step.steps, report)
+        except ProtectionOn:
+            # Another run, of another process, has ended on the same guest and switched it on as it should.
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return

@@ -339,7 +339,30 @@ def test_when_protection_cannot_be_restored_both_failures_are_told() -> None:
     )
     with pytest.raises(errors.ApiError, match="PUT") as told:
         cluster.run(Unprotected(999, "pve", (ALLOCATE,)))
-    assert any("could not be switched on again" in note for note in told.value.__notes__)
+    assert "could not be switched on again" in str(told.value)
+
+
+def test_another_run_that_switches_protection_on_meanwhile_does_not_end_ours() -> None:
+    cluster = pet()
+    others = ["on", "on"]
+
+    def switch_on(vmid: int, request: Request) -> None:
+        if "mp0" in request.values and others:
+            cluster.guests[vmid]["protection"] = others.pop() and "1"
+            request.values.pop("digest")  # type: ignore[attr-defined]
+
+    cluster.on_put = switch_on
+    cluster.run(Unprotected(999, "pve", (ALLOCATE,)))
+    assert MountPoint.parse(cluster.guests[999]["mp0"]).path == "/v"
+    assert cluster.guests[999]["protection"] == "1"
+
+
+def test_protection_that_does_not_stay_off_ends_it() -> None:
+    cluster = pet()
+    cluster.on_put = lambda _vmid, request: die("- protection mode enabled") if "mp0" in request.values else None
+    with pytest.raises(errors.ProtectionOn):
+        cluster.run(Unprotected(999, "pve", (ALLOCATE,)))
+    assert cluster.guests[999]["protection"] == "1"
 
 
 def test_an_interrupted_run_switches_protection_on() -> None:
