@@ -205,7 +205,8 @@ class LxcRuntime:
                 str(root),
             ]
         )
-        with subprocess.Popen(["zstd", "-dcq", str(template)], stdout=subprocess.PIPE) as source:
+        # Resolved: zstd passes over symbolic links.
+        with subprocess.Popen(["zstd", "-dcq", str(template.resolve())], stdout=subprocess.PIPE) as source:
             done = subprocess.run(
                 command, stdin=source.stdout, capture_output=True, timeout=UNPACK_DEADLINE, check=False
             )
@@ -292,6 +293,14 @@ class LxcRuntime:
         for folder in sorted((self.place.run_dir / "guests").glob("*/*")):
             if folder.is_dir() and not self._is_running(folder):
                 self._release(folder)
+            elif folder.is_dir():
+                self._plug_in(folder)
+
+    def _plug_in(self, guest_dir: Path) -> None:
+        """Put a running guest's cables into the bridge, which may be a new one."""
+        done = _try(["lxc-info", "-n", guest_dir.name, "-P", str(guest_dir.parent)])
+        for link in re.findall(r"^Link:\s+(\S+)$", done.stdout.decode() if done else "", re.MULTILINE):
+            _try(["ip", "link", "set", link, "master", self.place.bridge, "up"])
 
     def end_all(self, timeout: float = 20.0) -> None:
         """Stop every guest of this lab, known to the API or not, and release all mounts."""

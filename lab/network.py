@@ -163,12 +163,16 @@ class Network:
         with machine_lock(self.place.run_dir.parent):
             plan = self._decide()
             mtu = self.mtu
-            if not _link_exists(bridge):
+            fresh = not _link_exists(bridge)
+            if fresh:
                 _call(["ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0"])
             _call(["ip", "link", "set", bridge, "mtu", str(mtu), "up"])
             _call(["ip", "address", "replace", f"{plan.gateway}/{plan.subnet.prefixlen}", "dev", bridge])
             _call(["nft", "-f", "-"], stdin=ruleset(self.place.table, bridge, plan))
             self._forward()
+        if fresh:
+            # One that was left from before is tied to the bridge that is gone.
+            stop_recorded(self.place.run_dir / "dnsmasq.pid", str(self.place.run_dir))
         self._serve(plan, mtu)
         return plan
 

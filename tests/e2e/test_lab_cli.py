@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -193,3 +194,149 @@ def test_a_folder_that_is_no_lab_is_neither_used_nor_removed(tmp_path: Path) -> 
     assert "HERMES_LAB_DIR" in done.stderr
     run(lab, "destroy")
     assert (tmp_path / "thesis.txt").exists()
+
+
+def kill_daemon(lab: Lab) -> None:
+    pid = lab.daemon_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_monitor(lab: Lab) -> None:
+    """End the process that watches over guest 105, as an out-of-memory kill would."""
+    mark = f"[lxc monitor] {lab.place.lxc_path('pve')} {lab.place.container(105)}".encode()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if process.read_bytes().replace(b"\0", b" ").startswith(mark):
+                os.kill(int(process.parent.name), signal.SIGKILL)
+                return
+        except OSError:
+            continue
+    pytest.fail("guest 105 has no monitor")
+
+
+def kill_services(lab: Lab) -> None:
+    for name in ("git.pid", "dnsmasq.pid"):
+        os.kill(int((lab.place.run_dir / name).read_text()), signal.SIGKILL)
+
+
+def remove_bridge(lab: Lab) -> None:
+    subprocess.run(["ip", "link", "delete", lab.place.bridge], check=True, timeout=30)
+
+
+def remove_rules(lab: Lab) -> None:
+    subprocess.run(["nft", "delete", "table", "inet", lab.place.table], check=True, timeout=30)
+
+
+def lose_ready_file(lab: Lab) -> None:
+    (lab.state_dir / "ready.json").unlink()
+
+
+CRASHES = {
+    "daemon": (kill_daemon,),
+    "all-processes": (kill_daemon, kill_monitor, kill_services),
+    "bridge-and-rules": (kill_daemon, remove_bridge, remove_rules),
+    "name-service-and-facts": (kill_services, kill_daemon, lose_ready_file),
+}
+
+
+def traces(lab: Lab) -> list[str]:
+    """Whatever of a lab is still on this machine."""
+    place = lab.place
+    found = [str(p) for p in (lab.state_dir, place.run_dir, Path(f"/sys/class/net/{place.bridge}")) if p.exists()]
+    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(place.run_dir) in line]
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True, timeout=30).stdout
+    found += [line for line in tables.splitlines() if place.table in line]
+    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            text = entry.read_text()
+        except OSError:
+            continue
+        found += [text] if text.startswith(str(lab.state_dir)) else []
+    marks = [str(place.run_dir).encode(), str(lab.state_dir).encode(), f"{place.identity}-105".encode()]
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = process.read_bytes()
+        except OSError:
+            continue
+        found += [repr(command)] if any(mark in command for mark in marks) else []
+    return found
+
+
+def with_guest(lab: Lab) -> dict[str, str]:
+    """A lab that is up, with guest 105 running on a volume of its own."""
+    run(lab, "up")
+    values = exports(run(lab, "env").stdout)
+    form = {
+        "vmid": "105", "ostemplate": values["HERMES_LAB_TEMPLATE"], "hostname": "hermes", "memory": "512",
+        "rootfs": "local-lvm:2", "mp0": "local-lvm:1,mp=/data", "unprivileged": "1", "features": "nesting=1",
+        "net0": "name=eth0,bridge=vmbr0,ip=dhcp",
+    }  # fmt: skip
+    task(values, "POST", "/lxc", **form)
+    task(values, "POST", "/lxc/105/status/start")
+    return values
+
+
+def address_of(values: Mapping[str, str]) -> str:
+    """The address that guest 105 has now, waited for."""
+    end = time.monotonic() + 60
+    while True:
+        interfaces = call(values, "GET", "/nodes/pve/lxc/105/interfaces")
+        for one in interfaces:
+            if one["name"] == "eth0" and one.get("inet"):
+                return str(one["inet"]).split("/")[0]
+        assert time.monotonic() < end, interfaces
+        time.sleep(0.1)
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("crash", CRASHES)
+def test_after_a_crash_up_repairs_all_and_destroy_leaves_no_trace(lab: Lab, crash: str) -> None:
+    values = with_guest(lab)
+    address = address_of(values)
+    for step in CRASHES[crash]:
+        step(lab)
+    if kill_monitor in CRASHES[crash]:
+        end = time.monotonic() + 30
+        while lab.place.container(105) in Path("/proc/net/unix").read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    run(lab, "up")
+    values = exports(run(lab, "env").stdout)
+    status = call(values, "GET", "/nodes/pve/lxc/105/status/current")["status"]
+    if kill_monitor in CRASHES[crash]:
+        assert status == "stopped"
+        task(values, "POST", "/lxc/105/status/start")
+        address = address_of(values)
+    assert call(values, "GET", "/nodes/pve/lxc/105/status/current")["status"] == "running"
+    # The guest is on the network again.
+    end = time.monotonic() + 30
+    while True:
+        try:
+            with socket.create_connection((address, 22), timeout=5) as connection:
+                assert connection.recv(4) == b"SSH-"
+            break
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    for step in CRASHES[crash]:
+        step(lab)
+    run(lab, "destroy")
+    assert traces(lab) == []
+
+
+@NEEDS_ROOT
+def test_destroy_while_a_guest_is_made_leaves_no_trace(lab: Lab) -> None:
+    run(lab, "up")
+    values = exports(run(lab, "env").stdout)
+    form = {"ostemplate": values["HERMES_LAB_TEMPLATE"], "rootfs": "local-lvm:2", "unprivileged": "1"}
+    for vmid in range(105, 109):
+        call(values, "POST", "/nodes/pve/lxc", vmid=str(vmid), **form)
+    kill_daemon(lab)
+    run(lab, "destroy")
+    end = time.monotonic() + 20
+    # A tool that was at work ends by itself.
+    while found := traces(lab):
+        assert time.monotonic() < end, found
+        time.sleep(0.1)

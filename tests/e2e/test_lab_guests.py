@@ -447,7 +447,10 @@ def test_unpacking_over_an_attached_volume_keeps_its_files(bench: Bench) -> None
     bench.remove(first)
     bare = bench.spec(117)
     whole = replace(bare, mounts=(*bare.mounts, Mount("mp0", "/var", image)))
-    bench.runtime.unpack(whole, bench.template.archive, Setup(), silent)
+    # The API names the template by a link in its storage.
+    link = bench.place.state_dir / "template.tar.zst"
+    link.symlink_to(bench.template.archive)
+    bench.runtime.unpack(whole, link, Setup(), silent)
     bench.runtime.start(whole, silent)
     assert bench.sh(whole, "cat /var/lib/dpkg/arch /var/note; test -s /var/lib/dpkg/status") == "mine\nkept"
 
