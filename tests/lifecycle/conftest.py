@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.lifecycle.homesite import Request, Site, copied, opened
 
 from lab.engine import Run
+from tests.lifecycle.homesite import Request, Site, copied, opened
 
 
 @dataclass(frozen=True)

@@ -265,12 +265,12 @@ class Site:
         return {entry["urn"].rsplit("::", 1)[1]: entry for entry in latest.get("resources") or []}
 
     def break_off(self, stack: str, verb: str, at: Watch, victims: str = "") -> int:
-        """Run the engine and kill -9 it where ``at`` says so; answers how often that was the case.
+        """Run the engine and kill -9 it the first time that ``at`` says so; answers how many processes died.
 
         ``victims``: a pattern for the command lines of the processes to kill; empty kills engine and plugins at once.
         """
         self.forget()
-        hits: list[str] = []
+        hits: list[int] = []
         process = subprocess.Popen(
             ["pulumi", verb, "--stack", stack, "--yes", "--skip-preview", "--non-interactive", "--color", "never"],
             cwd=CHECKOUT,
@@ -284,8 +284,7 @@ class Site:
         def watch(request: Request, when: When) -> bool:
             if hits or not request.authid.startswith(STACK_USER) or not at(request, when):
                 return False
-            hits.append(str(request))
-            kill_session(process.pid, victims)
+            hits.append(kill_session(process.pid, victims))
             return True
 
         self.server.watch = watch
@@ -297,7 +296,7 @@ class Site:
             process.wait(10)
         self.server.cluster.tasks.wait_idle(10.0)
         self.forget()
-        return len(hits)
+        return sum(hits)
 
     def forget_resource(self, stack: str, urn: str) -> None:
         """Take one resource out of the state, as a run that was killed before it could write would leave it."""
@@ -348,11 +347,12 @@ def good(run: engine.Run) -> engine.Run:
     return run
 
 
-def kill_session(session: int, pattern: str = "") -> None:
-    """kill -9 all processes of a session, or those whose command line matches.
+def kill_session(session: int, pattern: str = "") -> int:
+    """kill -9 all processes of a session, or those whose command line matches; answers how many.
 
     The engine's plugins have process groups of their own, so a group is not enough.
     """
+    killed = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -360,6 +360,8 @@ def kill_session(session: int, pattern: str = "") -> None:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if int(stat[3]) == session and re.search(pattern, command):
                     os.kill(int(entry.name), signal.SIGKILL)
+                    killed += 1
+    return killed
 
 
 @contextlib.contextmanager

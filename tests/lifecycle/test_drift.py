@@ -40,7 +40,9 @@ def _powered_off_from_inside(site: Site) -> None:
         pytest.param(_elsewhere, "update", [SET_MOUNT, START], id="mounted elsewhere"),
     ],
 )
-def test_the_cattles_volume_and_power(with_both: Site, change: Callable[[Site], None], op: str, repair: list[str]) -> None:
+def test_the_cattles_volume_and_power(
+    with_both: Site, change: Callable[[Site], None], op: str, repair: list[str]
+) -> None:
     before = with_both.data(VOLID)
     change(with_both)
     run = with_both.preview("cattle", "--refresh")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.lifecycle.homesite import PET, Site, assert_plain
 
 if TYPE_CHECKING:
-    from conftest import Deployed
+    from tests.lifecycle.conftest import Deployed
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 HERMES = {"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}
