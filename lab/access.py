@@ -256,6 +256,10 @@ class Access:
                 raise AuthenticationError("authentication failure")
         elif stored is None or not hmac.compare_digest(stored, _hash_password(password, stored.split("$", 1)[0])):
             raise AuthenticationError("authentication failure")
+        return self.issue_ticket(userid)
+
+    def issue_ticket(self, userid: str) -> tuple[str, str]:
+        """Ticket and CSRF prevention token for a user whose identity is proved."""
         stamp = f"{int(time.time()):08X}"
         plain = f"PVE:{userid}:{stamp}"
         return f"{plain}::{self._sign(plain)}", f"{stamp}:{self._sign(f'{stamp}:{userid}')}"

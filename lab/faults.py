@@ -17,13 +17,10 @@ Kinds:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
 import random
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,11 +28,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from lab.control import Operation, send
 from lab.errors import TaskAbortedError
 from lab.runtime import RuntimeFault
 from lab.tasks import Interception, Task, Upid
-
-SOCKET = "control.sock"
 
 
 @dataclass
@@ -186,59 +182,34 @@ def _disturb(task: Task, rules: list[Rule]) -> None:
             raise TaskAbortedError
 
 
-# --- the control socket -----------------------------------------------------------------------------------------------
+# --- from outside -----------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _short_path(directory: Path) -> Iterator[str]:
-    """A socket's path has at most 107 bytes: go through the folder's descriptor, however deep it lies."""
-    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)
+def operations(faults: Faults) -> dict[str, Operation]:
+    """What the control socket offers about faults."""
 
+    def add(order: dict[str, Any]) -> dict[str, Any]:
+        return {"id": faults.add(Rule(**order["rule"]))}
 
-async def serve_control(faults: Faults, state_dir: Path) -> asyncio.Server:
-    """Listen on the control socket: one JSON object per line in, one out."""
+    def clear(_order: dict[str, Any]) -> dict[str, Any]:
+        faults.clear()
+        return {}
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            writer.write(json.dumps(_obey(faults, line)).encode() + b"\n")
-            await writer.drain()
-        writer.close()
+    def seed(order: dict[str, Any]) -> dict[str, Any]:
+        faults.reseed(int(order["seed"]))
+        return {}
 
-    (state_dir / SOCKET).unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    with _short_path(state_dir) as path:
-        listener.bind(path)
-    (state_dir / SOCKET).chmod(0o600)
-    return await asyncio.start_unix_server(talk, sock=listener)
-
-
-def _obey(faults: Faults, line: bytes) -> dict[str, Any]:
-    try:
-        order = json.loads(line)
-        operation = order["op"]
-        if operation == "add":
-            return {"id": faults.add(Rule(**order["rule"]))}
-        if operation == "clear":
-            faults.clear()
-        elif operation == "seed":
-            faults.reseed(int(order["seed"]))
-        elif operation == "list":
-            return {"rules": [asdict(rule) for rule in faults.rules]}
-        elif operation == "fired":
-            return {"fired": faults.fired()}
-        else:
-            return {"error": f"unknown operation {operation!r}: add, clear, seed, list, fired"}
-    except (ValueError, TypeError, KeyError, re.error) as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"ok": True}
+    return {
+        "add": add,
+        "clear": clear,
+        "seed": seed,
+        "list": lambda _order: {"rules": [asdict(rule) for rule in faults.rules]},
+        "fired": lambda _order: {"fired": faults.fired()},
+    }
 
 
 class FaultControl:
-    """Sets faults in a lab that runs in another process.
+    """Sets faults in a lab that runs in another process; ControlError when it refuses or does not run.
 
     >>> FaultControl(state_dir).add(kind="error", method="PUT", path="/config$", status=596, text="Broken pipe")
     """
@@ -247,33 +218,24 @@ class FaultControl:
         self._state_dir = state_dir
         self._timeout = timeout
 
-    def _send(self, order: dict[str, Any]) -> dict[str, Any]:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(self._timeout)
-            with _short_path(self._state_dir) as path:
-                connection.connect(path)
-            connection.sendall(json.dumps(order).encode() + b"\n")
-            with connection.makefile("rb") as answers:
-                answer: dict[str, Any] = json.loads(answers.readline())
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        return answer
+    def _send(self, operation: str, **order: Any) -> dict[str, Any]:
+        return send(self._state_dir, operation, self._timeout, **order)
 
     def add(self, **rule: Any) -> int:
         """Add a rule (the fields of :class:`Rule`) and return its number."""
         known = {entry.name for entry in fields(Rule)}
         if unknown := set(rule) - known:
             raise ValueError(f"unknown fields of a fault: {', '.join(sorted(unknown))}")
-        return int(self._send({"op": "add", "rule": rule})["id"])
+        return int(self._send("add", rule=rule)["id"])
 
     def clear(self) -> None:
-        self._send({"op": "clear"})
+        self._send("clear")
 
     def seed(self, seed: int) -> None:
-        self._send({"op": "seed", "seed": seed})
+        self._send("seed", seed=seed)
 
     def rules(self) -> list[dict[str, Any]]:
-        return list(self._send({"op": "list"})["rules"])
+        return list(self._send("list")["rules"])
 
     def fired(self) -> list[dict[str, Any]]:
-        return list(self._send({"op": "fired"})["fired"])
+        return list(self._send("fired")["fired"])

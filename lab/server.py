@@ -31,8 +31,11 @@ from lab.api import build_router
 from lab.certificates import ensure_certificates
 from lab.cluster import Cluster
 from lab.config import LabConfig
+from lab.control import SOCKET, serve_control
 from lab.errors import ApiError, die
-from lab.faults import SOCKET, Faults, Rule, serve_control
+from lab.faults import Faults, Rule
+from lab.faults import operations as fault_operations
+from lab.pct import node_operations
 from lab.routing import Call, Method, not_implemented, prepare
 from lab.runtime import RuntimeFault
 
@@ -192,7 +195,7 @@ class LabServer:
         site = web.TCPSite(runner, self.config.host, self.config.port, ssl_context=context)
         await site.start()
         self.port = runner.addresses[0][1]
-        control = await serve_control(self.faults, self.config.state_dir) if self.config.control else None
+        control = await self._open_control()
         self._ready.set()
         await self._stopping.wait()
         if control is not None:
@@ -204,6 +207,12 @@ class LabServer:
             transport.abort()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+    async def _open_control(self) -> asyncio.Server | None:
+        if not self.config.control:
+            return None
+        offered = {**fault_operations(self.faults), **node_operations(self.cluster)}
+        return await serve_control(offered, self.config.state_dir)
 
     # --- one request ---
 

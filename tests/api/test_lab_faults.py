@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 import requests
 
+from lab.control import ControlError
 from lab.faults import FaultControl, Faults, Rule
 from tests.api.lab_harness import TEMPLATE, Lab
 
@@ -152,7 +153,7 @@ def test_control_socket(lab: Lab) -> None:
 def test_control_socket_is_private_and_says_what_is_wrong(lab: Lab) -> None:
     assert (lab.config.state_dir / "control.sock").stat().st_mode & 0o777 == 0o600
     control = FaultControl(lab.config.state_dir)
-    with pytest.raises(ValueError, match="unknown kind"):
+    with pytest.raises(ControlError, match="unknown kind"):
         control.add(kind="earthquake")
     with pytest.raises(ValueError, match="unknown fields of a fault: colour"):
         control.add(kind="error", colour="red")
