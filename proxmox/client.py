@@ -605,6 +605,14 @@ class Proxmox:
         texts = [str(row.get("t", "")) for row in rows]
         return tuple(mask(text) for text in texts if text not in ("", "no content"))[-lines:]
 
+    def wait_unlocked(self, node: str, vmid: int) -> None:
+        """Wait until nothing holds a container, for Timings.lock at most; returns in any case."""
+        start = self._clock()
+        pause = self.timings.first_poll
+        while self.guest_status(node, vmid).lock is not None and self._clock() - start + pause <= self.timings.lock:
+            self._sleep(pause)
+            pause = min(pause * 1.5, self.timings.poll)
+
     def _task(self, answer: object, deadline: float | None = None) -> TaskEnd:
         """The end of what a call gave back: a task, or nothing when it had ended at once."""
         if isinstance(answer, str) and answer.startswith("UPID:"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from proxmox.client import Proxmox
-from proxmox.errors import NotAsPlanned
+from proxmox.errors import GuestLocked, NotAsPlanned
 from proxmox.execution import Report, execute, silent
-from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster, read_guest, read_volume
+from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, locate, read_cluster, read_guest, read_volume
 from proxmox.mountpoint import MountPoint, is_allocation, owner_of, storage_of
 from proxmox.planning import (
     GIB,
@@ -25,6 +27,8 @@ from proxmox.planning import (
     plan_volume,
     plan_volume_removal,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,19 @@ class AttachmentState:
     pending: bool
 
 
+def _patiently(client: Proxmox, vmid: int, plan: Callable[[], T], report: Report) -> T:
+    """The plan; when the guest is locked, once more after the lock has gone: a backup ends by itself."""
+    try:
+        return plan()
+    except GuestLocked as refusal:
+        place = locate(client, vmid)
+        if place is None:
+            raise
+        report(f"{refusal.what}: waiting")
+        client.wait_unlocked(place.node, vmid)
+    return plan()
+
+
 # Volumes of the pet.
 
 
@@ -74,7 +91,7 @@ def preview_volume(client: Proxmox, wish: VolumeWish) -> VolumePlan:
 def ensure_volume(client: Proxmox, wish: VolumeWish, report: Report = silent) -> VolumeState:
     """Have the volume as wished: adopted, allocated, mounted again or grown; protection on. Safe to repeat."""
     with client.guard(wish.vmid):
-        plan = preview_volume(client, wish)
+        plan = _patiently(client, wish.vmid, lambda: preview_volume(client, wish), report)
         execute(client, plan.steps, report)
         pet = read_guest(client, wish.vmid)
         found = mount_of(pet, wish) if pet is not None else None
@@ -128,7 +145,8 @@ def preview_removal(client: Proxmox, vmid: int, volid: str, confirmed_volid: str
 def remove_volume(client: Proxmox, vmid: int, volid: str, confirmed_volid: str | None, report: Report = silent) -> None:
     """Delete a volume with all its data. Refused unless it is named twice and nobody else names it."""
     with client.guard(vmid):
-        execute(client, preview_removal(client, vmid, volid, confirmed_volid), report)
+        plan = partial(preview_removal, client, vmid, volid, confirmed_volid)
+        execute(client, _patiently(client, vmid, plan, report), report)
 
 
 # Attachments.
@@ -143,7 +161,7 @@ def preview_attach(client: Proxmox, wish: AttachWish) -> tuple[Step, ...]:
 def attach(client: Proxmox, wish: AttachWish, report: Report = silent) -> AttachmentState:
     """Have the volume attached and the power as wished. Safe to repeat."""
     with client.guard(wish.vmid):
-        execute(client, preview_attach(client, wish), report)
+        execute(client, _patiently(client, wish.vmid, lambda: preview_attach(client, wish), report), report)
         state = read_attachment(client, wish.vmid, wish.slot)
         as_wished = (
             state is not None
@@ -179,15 +197,21 @@ def preview_detach(client: Proxmox, wish: DetachWish) -> tuple[Step, ...]:
 def detach(client: Proxmox, wish: DetachWish, report: Report = silent) -> None:
     """Have the volume detached and forgotten by the container; the volume stays. Safe to repeat."""
     with client.guard(wish.vmid):
-        execute(client, preview_detach(client, wish), report)
+        execute(client, _patiently(client, wish.vmid, lambda: preview_detach(client, wish), report), report)
 
 
 def ensure_power(client: Proxmox, vmid: int, running: bool, timeout_s: int = 60, report: Report = silent) -> None:
     """Have the container started or stopped."""
     with client.guard(vmid):
-        guest = read_guest(client, vmid)
-        starts = running and guest is not None and guest.running is not True and guest.mounts()
+        plan = partial(_preview_power, client, vmid, running, timeout_s)
+        execute(client, _patiently(client, vmid, plan, report), report)
+
+
+def _preview_power(client: Proxmox, vmid: int, running: bool, timeout_s: int) -> tuple[Step, ...]:
+    guest = read_guest(client, vmid)
+    owners: set[int | None] = set()
+    if guest is not None and running and guest.running is not True:
         # The volumes are the guest's own, or its pet's: the power of everybody who mounts one of those has to be known.
-        owners = {owner_of(mount.volume) for mount in guest.mounts().values()} if starts and guest else set()
-        cluster = read_cluster(client, *owners) if owners else None
-        execute(client, plan_power(guest, running, timeout_s, vmid=vmid, cluster=cluster), report)
+        owners = {owner_of(mount.volume) for mount in guest.mounts().values()}
+    cluster = read_cluster(client, *owners) if owners else None
+    return plan_power(guest, running, timeout_s, vmid=vmid, cluster=cluster)
