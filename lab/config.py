@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -39,6 +40,11 @@ LOCAL_LVM = StorageConfig("local-lvm", "lvmthin", frozenset({"rootdir", "images"
 SHARED = StorageConfig("shared", "dir", frozenset({"rootdir", "images", "vztmpl", "iso", "backup"}), shared=True)
 
 DEFAULT_STORAGES = (LOCAL, LOCAL_LVM)
+
+
+def storages_for(nodes: Sequence[str]) -> tuple[StorageConfig, ...]:
+    """``local`` and ``local-lvm`` on each node, and one shared storage when there are several."""
+    return DEFAULT_STORAGES if len(nodes) == 1 else (*DEFAULT_STORAGES, SHARED)
 
 
 @dataclass(frozen=True)

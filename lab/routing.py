@@ -20,6 +20,8 @@ class Call:
     who: Identity
     params: dict[str, str]
     extra: dict[str, object] = field(default_factory=dict)
+    local_node: str | None = None
+    """The node that was asked; None is the first."""
 
     @property
     def node(self) -> str:
@@ -167,7 +169,7 @@ def prepare(method: Method, path: str, path_params: Mapping[str, str], call: Cal
             f"hostname lookup '{node}' failed - failed to get address info for: {node}: Name or service not known"
         )
     if node == "localhost":
-        call.params["node"] = call.cluster.config.nodes[0]
+        call.params["node"] = call.local_node or call.cluster.config.nodes[0]
     validate(method.schema, call.params)
 
 

@@ -99,6 +99,7 @@ class LabServer:
         self._stopping: asyncio.Event | None = None
         self._transports: WeakSet[asyncio.Transport] = WeakSet()
         self.port = config.port
+        self._ports: dict[int, str] = {}
         self._access_log = AccessLog(config.state_dir / "access.log")
         self.faults = Faults(config.state_dir / "faults.log", on_clear=self.cluster.locks.give_back)
         self.cluster.tasks.intercept = self.faults.intercept
@@ -109,6 +110,11 @@ class LabServer:
     @property
     def endpoint(self) -> str:
         return f"https://{self.config.host}:{self.port}/"
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """One address per node. Each answers for the whole cluster, as a node proxies for the others."""
+        return {node: f"https://{self.config.host}:{port}/" for port, node in self._ports.items()}
 
     @property
     def access_log(self) -> Path:
@@ -128,7 +134,7 @@ class LabServer:
             "port": self.port,
             "ca_file": str(self.ca_file),
             "pid": os.getpid(),
-            "nodes": list(self.config.nodes),
+            "nodes": self.endpoints,
         }
         (self.config.state_dir / "server.json").write_text(json.dumps(description, indent=1) + "\n")
 
@@ -192,9 +198,11 @@ class LabServer:
         await runner.setup()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._certificates.server_file)
-        site = web.TCPSite(runner, self.config.host, self.config.port, ssl_context=context)
-        await site.start()
-        self.port = runner.addresses[0][1]
+        for number, node in enumerate(self.config.nodes):
+            wanted = self.config.port if number == 0 else 0
+            await web.TCPSite(runner, self.config.host, wanted, ssl_context=context).start()
+            self._ports[runner.addresses[-1][1]] = node
+        self.port = next(iter(self._ports))
         control = await self._open_control()
         self._ready.set()
         await self._stopping.wait()
@@ -259,7 +267,7 @@ class LabServer:
             if found is None:
                 return _failure(not_implemented(request.method, path))
             method, path_params = found
-            call = Call(self.cluster, who, await _parameters(request))
+            call = Call(self.cluster, who, await _parameters(request), local_node=self._node_of(request))
             prepare(method, path, path_params, call)
             data = await asyncio.get_running_loop().run_in_executor(self._pool, self._run_method, method, path, call)
         except AuthenticationError as error:
@@ -272,6 +280,11 @@ class LabServer:
             _LOGGER.exception("the lab failed on %s %s", request.method, path)
             return _failure(die(f"internal error of the lab: {type(error).__name__}: {error}"))
         return web.json_response({"data": data, **call.extra}, dumps=_dump)
+
+    def _node_of(self, request: web.Request) -> str:
+        """The node that was asked, by the port that it listens on."""
+        own = request.get_extra_info("sockname")
+        return self._ports.get(own[1] if own else 0, self.config.nodes[0])
 
     def _run_method(self, method: Method, path: str, call: Call) -> object:
         with self.faults.serving(method.verb, path):

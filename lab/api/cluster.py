@@ -123,7 +123,7 @@ def status(call: Call) -> object:
                 "name": node,
                 "nodeid": number,
                 "online": 1,
-                "local": int(number == 1),
+                "local": int(node == (call.local_node or nodes[0])),
                 "ip": call.cluster.config.host,
                 "level": "",
             }
