@@ -58,7 +58,8 @@ class _AccessProvider(Provider):
                 raise SshUnreachable(
                     f"The SSH host key of {address} is not the one that was pinned.\n"
                     f"  why: pinned {old}, found {key.fingerprint}, and the container was not made anew\n"
-                    "  do:  if you changed the key yourself: pulumi up --target-replace the cattle's access resource;\n"
+                    "  do:  if you changed the key yourself: "
+                    "pulumi up --target-replace '**cattle-ssh' --target-dependents;\n"
                     "       if not, find out who answers at that address before you go on"
                 )
         return {

@@ -52,7 +52,9 @@ def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
     from components.surroundings import deletion_faults, pet_check, pet_faults  # noqa: PLC0415
 
     state = read_own_state()
-    _refuse(settings, [*deletion_faults(wish, state), *pet_faults(settings, pet_check(settings, wish, state))])
+    _refuse(
+        settings, [*deletion_faults(settings, wish, state), *pet_faults(settings, pet_check(settings, wish, state))]
+    )
     pet = PetStorage("pet", settings, wish)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 

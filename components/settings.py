@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,8 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
-    model_validator,
+    ValidationInfo,
+    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -181,6 +182,14 @@ AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
 Tags = Annotated[list[str], BeforeValidator(_list_from_json), AfterValidator(_tags)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Filled = Annotated[str, Field(min_length=1)]
+LOOPBACK = "127.0.0.1"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 # --- the models ---------------------------------------------------------------------------------
@@ -229,14 +238,15 @@ class PetSettings(_Settings):
     volumes: Annotated[list[VolumeSettings], BeforeValidator(_list_from_json)]
     delete_volumes: Annotated[list[Volid], BeforeValidator(_list_from_json)]
 
-    @model_validator(mode="after")
-    def _volumes_differ(self) -> Self:
+    @field_validator("volumes")
+    @classmethod
+    def _volumes_differ(cls, volumes: list[VolumeSettings]) -> list[VolumeSettings]:
         for field in ("name", "path", "volid"):
-            values = [getattr(volume, field) for volume in self.volumes if getattr(volume, field) is not None]
+            values = [getattr(volume, field) for volume in volumes if getattr(volume, field) is not None]
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
                 raise _refuse(f"two volumes have the {field} {twice[0]}", f"give each volume a {field} of its own")
-        return self
+        return volumes
 
 
 class CattleSettings(_Settings):
@@ -269,21 +279,23 @@ class CattleSettings(_Settings):
         """The address without its prefix; None with DHCP."""
         return None if self.address == "dhcp" else self.address.split("/")[0]
 
-    @model_validator(mode="after")
-    def _gateway_fits(self) -> Self:
-        if self.address == "dhcp":
-            if self.gateway:
-                raise _refuse(
-                    "a gateway goes with a static address only", "set cattleAddress, or leave cattleGateway empty"
-                )
-            return self
-        if not self.gateway:
-            raise _refuse("a static address needs a gateway", "set cattleGateway")
-        if ipaddress.ip_address(self.gateway) not in ipaddress.IPv4Interface(self.address).network:
+    # What depends on another field looks at those that were found right before it: so a fault elsewhere hides nothing.
+
+    @field_validator("gateway")
+    @classmethod
+    def _gateway_fits(cls, gateway: str, info: ValidationInfo) -> str:
+        address = info.data.get("address")
+        if address == "dhcp" and gateway:
             raise _refuse(
-                f"the gateway is outside the network of {self.address}", "correct cattleAddress or cattleGateway"
+                "a gateway goes with a static address only", "set cattleAddress, or leave cattleGateway empty"
             )
-        return self
+        if address in (None, "dhcp"):
+            return gateway
+        if not gateway:
+            raise _refuse("a static address needs a gateway", "set cattleGateway")
+        if ipaddress.ip_address(gateway) not in ipaddress.IPv4Interface(address).network:
+            raise _refuse(f"the gateway is outside the network of {address}", "correct cattleAddress or cattleGateway")
+        return gateway
 
 
 class AgentSettings(_Settings):
@@ -317,27 +329,32 @@ class AgentSettings(_Settings):
     @property
     def dashboard_is_local(self) -> bool:
         """Whether the dashboard listens on loopback only."""
-        try:
-            return ipaddress.ip_address(self.dashboard_host).is_loopback
-        except ValueError:
-            return self.dashboard_host == "localhost"
+        return _is_loopback(self.dashboard_host)
 
-    @model_validator(mode="after")
-    def _dashboard_is_guarded(self) -> Self:
+    @field_validator("dashboard_password")
+    @classmethod
+    def _dashboard_is_guarded(cls, password: SecretStr, info: ValidationInfo) -> SecretStr:
         # Hermes itself refuses to start otherwise (facts hermes 1, Dashboard).
-        if self.dashboard and not self.dashboard_is_local and not self.dashboard_password.get_secret_value():
+        host = info.data.get("dashboard_host", LOOPBACK)
+        length = len(password.get_secret_value())
+        if info.data.get("dashboard") and not _is_loopback(host) and not length:
             raise _refuse(
-                f"a dashboard on {self.dashboard_host} needs a password",
+                f"a dashboard on {host} needs a password",
                 "pulumi config set --secret agentDashboardPassword, or agentDashboardHost 127.0.0.1",
             )
-        if 0 < len(self.dashboard_password.get_secret_value()) < DASHBOARD_PASSWORD_LENGTH:
+        if 0 < length < DASHBOARD_PASSWORD_LENGTH:
             raise _refuse(
                 f"the dashboard's password must have {DASHBOARD_PASSWORD_LENGTH} characters or more",
                 "pulumi config set --secret agentDashboardPassword",
             )
-        if self.dashboard_port == self.api_port:
+        return password
+
+    @field_validator("api_port")
+    @classmethod
+    def _ports_differ(cls, port: int, info: ValidationInfo) -> int:
+        if port == info.data.get("dashboard_port"):
             raise _refuse("agentDashboardPort and agentApiPort are the same", "change one of them")
-        return self
+        return port
 
 
 class StackSettings(_Settings):
@@ -432,7 +449,7 @@ def load(
         try:
             return model.model_validate({key: config[key] for key in _aliases(model) if key in config})
         except ValidationError as error:
-            faults.extend(_faults_of(error, stack, model))
+            faults.extend(_faults_of(error, stack))
             return None
 
     shared = read(StackSettings)
@@ -449,7 +466,7 @@ def load(
             )
         )
     if faults or role is None or shared is None or connection is None:
-        raise Faults(faults, what=f"The settings of stack {stack} can't be used.")
+        raise Faults(faults, what=f"The settings of stack {stack} can't be used")
     key_file = environment.get("HERMES_SSH_KEY_FILE") or shared.ssh_private_key_file
     return Settings(
         stack=stack,
@@ -481,11 +498,11 @@ def _unknown_keys(config: Mapping[str, str], known: frozenset[str]) -> list[Faul
     return faults
 
 
-def _faults_of(error: ValidationError, stack: str, model: type[_Settings]) -> list[Fault]:
+def _faults_of(error: ValidationError, stack: str) -> list[Fault]:
     """Pydantic's findings in this project's words, without the value of a secret."""
     faults = []
     for found in error.errors(include_url=False):
-        place = [str(part) for part in found["loc"]] or [_prefix(model)]
+        place = [str(part) for part in found["loc"]]
         key = place[0] + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in place[1:])
         context: dict[str, Any] = found.get("ctx", {})
         value = "(hidden)" if place[0] in SECRET_KEYS else _shown(found["input"])
@@ -493,13 +510,6 @@ def _faults_of(error: ValidationError, stack: str, model: type[_Settings]) -> li
         remedy = context.get("remedy") or f"correct it in Pulumi.{stack}.yaml; Pulumi.yaml describes the key"
         faults.append(Fault(key, value, rule, str(remedy)))
     return faults
-
-
-def _prefix(model: type[_Settings]) -> str:
-    """What a fault between several keys is filed under: the part that the keys share."""
-    return {PetSettings: "petVolumes", CattleSettings: "cattleAddress", AgentSettings: "agentDashboardHost"}.get(
-        model, ""
-    )
 
 
 def _shown(value: object) -> str:

@@ -11,7 +11,8 @@ from components.state import OwnState
 from provisioning.ssh import load_private_key
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
-from proxmox.errors import Fault
+from proxmox.errors import Fault, Refusal
+from proxmox.operations import preview_removal
 from proxmox.planning import AttachWish, VolumeWish
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
 
@@ -72,19 +73,27 @@ def cattle_faults(settings: Settings, check: CattleCheck) -> list[Fault]:
         return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]
 
 
-def deletion_faults(pet: PetSettings, state: OwnState) -> list[Fault]:
-    """A volume can't be wished for and deleted in one run."""
-    wished = {volume.name for volume in pet.volumes}
-    return [
-        Fault(
-            "petDeleteVolumes",
-            volid,
-            f"is the volume {name} of petVolumes: what is wished for is not deleted",
-            f"take {name} out of petVolumes, or {volid} out of petDeleteVolumes",
-        )
-        for name, volid in state.volumes.items()
-        if name in wished and volid in pet.delete_volumes
-    ]
+def deletion_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:
+    """Why a volume of petDeleteVolumes can't be deleted: it is still wished for, or referred to. Reads only."""
+    faults = []
+    wished = {volid: name for name, volid in state.volumes.items() if name in {volume.name for volume in pet.volumes}}
+    for volid in pet.delete_volumes:
+        if volid in wished:
+            faults.append(
+                Fault(
+                    "petDeleteVolumes",
+                    volid,
+                    f"is the volume {wished[volid]} of petVolumes: what is wished for is not deleted",
+                    f"take {wished[volid]} out of petVolumes, or {volid} out of petDeleteVolumes",
+                )
+            )
+            continue
+        try:
+            with Proxmox(settings.connection) as client:
+                preview_removal(client, pet.vmid, volid, volid)
+        except Refusal as refusal:
+            faults.append(Fault("petDeleteVolumes", volid, f"{refusal.what}: {refusal.why}", refusal.remedy))
+    return faults
 
 
 def volume_wish(vmid: int, volume: VolumeSettings) -> VolumeWish:

@@ -11,6 +11,8 @@ import pulumi
 from pulumi.dynamic import CheckResult, CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
 from components.dynamic import GONE, Props, Provider, changed, diff_of, known, say
+from proxmox.client import Proxmox
+from proxmox.facts import read_guest, read_volume
 from proxmox.operations import VolumeState, ensure_volume, preview_volume, read_volume_state
 from proxmox.planning import VolumeWish
 
@@ -32,10 +34,20 @@ def _outputs(props: Props, state: VolumeState) -> Props:
     return {**{key: props.get(key) for key in _INPUTS}, "size": state.size_gb, "path": state.path, "ref": state.volid}
 
 
+def _is_kept(client: Proxmox, vmid: int, volid: str) -> bool:
+    """Whether a volume that the pet does not mount is there all the same.
+
+    Then it is not gone but has no path: to be mounted again, never to be made anew, which would be an empty one.
+    """
+    pet = read_guest(client, vmid)
+    return pet is not None and read_volume(client, pet.node, volid) is not None
+
+
 class _VolumeProvider(Provider):
     def check(self, _olds: Props, news: Props) -> CheckResult:
         """The plan is made in preview, so that what Proxmox can't or we won't do is refused there."""
-        if known(news, *_INPUTS, "guest") and any(_olds.get(key) != news.get(key) for key in _INPUTS):
+        unmounted = bool(_olds) and _olds.get("path") is None
+        if known(news, *_INPUTS, "guest") and not unmounted and any(_olds.get(key) != news.get(key) for key in _INPUTS):
             with self.proxmox() as client:
                 for step in preview_volume(client, _wish(news)).steps:
                     say(f"volume {news['name']}: {step.describe()}")
@@ -55,11 +67,13 @@ class _VolumeProvider(Provider):
         return UpdateResult(outs=_outputs(news, state))
 
     def read(self, id_: str, props: Props) -> ReadResult:
+        vmid = int(props["vmid"])
         with self.proxmox() as client:
-            state = read_volume_state(client, int(props["vmid"]), id_)
-        if state is None:
-            return GONE
-        outs = _outputs(props, state)
+            state = read_volume_state(client, vmid, id_)
+            if state is None and not _is_kept(client, vmid, id_):
+                return GONE
+        outs = {**props, "path": None} if state is None else _outputs(props, state)
+        outs.pop("__provider", None)
         return ReadResult(
             id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS} | {"guest": props.get("guest")}
         )

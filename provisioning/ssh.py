@@ -233,7 +233,8 @@ def load_private_key(path: str) -> paramiko.PKey:
         loaded = load(data, password=None)
     except FileNotFoundError:
         raise PrivateKeyError(
-            f"SSH key file {file} does not exist.\nCorrect the path, or unset it to use the SSH agent."
+            f"SSH key file {file} does not exist.\n"
+            f"Correct the path (sshPrivateKeyFile), or make one: ssh-keygen -t ed25519 -f {file}"
         ) from None
     except PermissionError:
         raise PrivateKeyError(f"SSH key file {file} can't be read by this user.\nCorrect its owner or mode.") from None

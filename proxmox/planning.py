@@ -488,7 +488,7 @@ def _one_writer(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> lis
             raise PetRunning(
                 f"CT {owner} runs with {volid} mounted",
                 f"{describe_holder(pet, mounted[0])}; two systems would write to one file system",
-                f"stop it, or set pet.started to false: pct shutdown {owner}",
+                f"stop it, or set petStarted to false: pct shutdown {owner}",
             )
     return list(cluster.holders(volid, besides=[vmid, owner]))
 

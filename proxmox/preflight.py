@@ -14,7 +14,7 @@ from typing import TypeVar
 from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.errors import Fault, ProxmoxError, Refusal
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster
-from proxmox.mountpoint import format_size, storage_of
+from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
 from proxmox.planning import GIB, AttachWish, VolumeWish, mount_of, plan_attach, plan_volume
 from proxmox.rights import (
@@ -208,6 +208,7 @@ def _guest_faults(
         for name in dict.fromkeys([check.root_storage, *sizes]):
             faults += _storage_faults(check.node, name, sizes.get(name, 0), seen.storages)
         faults += _template_faults(check, guest, seen.templates)
+        faults += _root_faults(check, guest)
         faults += _bridge_faults(check, seen.bridges)
     faults += _address_faults(check, seen.cluster)
     return faults
@@ -274,6 +275,16 @@ def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: fro
     there = ", ".join(sorted(templates)) or "none"
     rule = f"must be on the storage; there: {there}"
     return [Fault("template", check.template, rule, f"on the node: pveam update; pveam download {storage} {name}")]
+
+
+def _root_faults(check: GuestCheck, guest: GuestFacts | None) -> list[Fault]:
+    """A root file system grows in place and never shrinks (facts proxmox 9, resize)."""
+    root = guest.config.get("rootfs", "") if guest is not None and _is_ours(check, guest) else ""
+    size = MountPoint.parse(f"{root},mp=/").size if root else None
+    if size is None or parse_size(size) <= check.root_gb * GIB:
+        return []
+    rule = f"can't be made smaller: CT {check.vmid} has a root file system of {size}"
+    return [Fault("disk", f"{check.root_gb:g}G", rule, "raise it to that size, or destroy the guest and make it anew")]
 
 
 def _bridge_faults(check: GuestCheck, bridges: Sequence[str] | None) -> list[Fault]:

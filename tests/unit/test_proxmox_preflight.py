@@ -246,6 +246,12 @@ CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
     ),
     "locked": (CATTLE, around(with_cattle(ours(cattle_with(lock="create")))), "vmid", "pct unlock 105"),
     "address in use": (CATTLE, around(with_cattle(STRANGER, 300)), "address", "CT 300"),
+    "a smaller root file system": (
+        replace(CATTLE, guest=replace(CATTLE.guest, root_gb=19)),
+        around(with_cattle(ours(cattle_with()))),
+        "disk",
+        "CT 105 has a root file system of 20G",
+    ),
     "volume missing": (CATTLE, around(volumes={}), f"volume {DISK}", "does not exist"),
     "volumes not read": (CATTLE, around(volumes=None), f"volume {DISK}", "does not exist"),
     "volume held": (
