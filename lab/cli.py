@@ -29,8 +29,11 @@ def say(line: str) -> None:
     print(f"lab: {line}", file=sys.stderr, flush=True)
 
 
-def up(lab: Lab, *, containers: bool) -> None:
-    """Bring the lab up; returns when all of it answers. Repeating it is harmless, also after a crash."""
+def up(lab: Lab, *, containers: bool, nodes: int | None = None) -> None:
+    """Bring the lab up; returns when all of it answers. Repeating it is harmless, also after a crash.
+
+    ``nodes`` is how many it has; None leaves that as it was made.
+    """
     if containers:
         _need_machine()
     lab.prepare()
@@ -39,8 +42,12 @@ def up(lab: Lab, *, containers: bool) -> None:
             ready = _wait_ready(lab, lab.daemon_pid)
             if ready.containers != containers:
                 raise LabError("the lab is up in its other form (with or without containers): scripts/lab down first")
+            if nodes is not None and nodes != len(lab.nodes):
+                raise LabError(f"the lab is up with {len(lab.nodes)} node(s): scripts/lab down first")
             say(f"is up already: {ready.endpoint}")
             return
+        if nodes is not None:
+            lab.set_node_count(nodes)
         if containers:
             # Here rather than in the daemon, so that one sees what takes time.
             from lab.daemon import SOURCE_CACHE, TEMPLATE_CACHE  # noqa: PLC0415 - loads the whole API
@@ -236,9 +243,15 @@ def main(arguments: list[str] | None = None) -> int:
         made[name].add_argument(
             "--no-containers", action="store_true", help="the API and its volumes only, without root"
         )
+    made["up"].add_argument(
+        "--nodes", type=int, choices=range(1, 6), metavar="N", help="how many nodes it has (default: as it was made, 1)"
+    )
     chosen = parser.parse_args(arguments)
     lab = Lab(chosen.dir.expanduser().absolute()) if chosen.dir else Lab.default()
     try:
+        if chosen.verb == "up":
+            up(lab, containers=not chosen.no_containers, nodes=chosen.nodes)
+            return 0
         return _run(lab, chosen.verb, containers=not getattr(chosen, "no_containers", False))
     except LabError as error:
         say(str(error))
@@ -246,9 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(lab: Lab, verb: str, *, containers: bool) -> int:
-    if verb == "up":
-        up(lab, containers=containers)
-    elif verb == "daemon":
+    if verb == "daemon":
         from lab.daemon import run  # noqa: PLC0415
 
         run(lab, containers=containers)

@@ -13,7 +13,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from lab.config import LabConfig
+from lab.config import LabConfig, storages_for
 from lab.instance import CACHE, Lab, Ready
 from lab.lxc import LxcRuntime
 from lab.network import MODEL_PORT, Network
@@ -81,22 +81,30 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
 def _without_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     model = _model(lab, "127.0.0.1", 0, stack)
     server, config = _server(lab, SimulatedRuntime(lab.state_dir / "simulated.json"), stack)
-    folder = config.template_dir(NODE)
-    folder.mkdir(parents=True, exist_ok=True)
-    placeholder = folder / PLACEHOLDER
-    if not placeholder.exists():
-        placeholder.write_text("This lab runs no containers, so its template is empty.\n")
+    for node in config.nodes:
+        folder = config.template_dir(node)
+        folder.mkdir(parents=True, exist_ok=True)
+        placeholder = folder / PLACEHOLDER
+        if not placeholder.exists():
+            placeholder.write_text("This lab runs no containers, so its template is empty.\n")
     lab.say_ready(_common(server, model, f"local:vztmpl/{PLACEHOLDER}", containers=False))
 
 
 def _server(lab: Lab, runtime: Runtime, stack: contextlib.ExitStack, mtu: int = 1500) -> tuple[LabServer, LabConfig]:
-    config = LabConfig(state_dir=lab.state_dir, runtime=runtime, nodes=(NODE,), port=lab.last_port(), bridge_mtu=mtu)
+    config = LabConfig(
+        state_dir=lab.state_dir,
+        runtime=runtime,
+        nodes=lab.nodes,
+        storages=storages_for(lab.nodes),
+        port=lab.last_port(),
+        bridge_mtu=mtu,
+    )
     server = LabServer(config)
     try:
         server.start()
     except OSError as error:
         # Somebody else took the port while the lab was down.
-        config = LabConfig(state_dir=lab.state_dir, runtime=runtime, nodes=(NODE,), port=0, bridge_mtu=mtu)
+        config = replace(config, port=0)
         say(f"port {lab.last_port()} can't be had ({error}); taking another: evaluate scripts/lab env anew")
         server = LabServer(config)
         server.start()
@@ -115,16 +123,17 @@ def _model(lab: Lab, host: str, port: int, stack: contextlib.ExitStack) -> Model
 
 
 def offer_template(config: LabConfig, template: Template) -> str:
-    """List the template in the storage ``local`` of the node, and it alone; returns its volid."""
-    folder = config.template_dir(NODE)
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = folder / template.archive.name
-    for other in folder.glob("debian-12-standard_*"):
-        if other.is_symlink() and other != wanted:
-            other.unlink()
-    if not (wanted.is_symlink() and wanted.resolve() == template.archive.resolve()):
-        wanted.unlink(missing_ok=True)
-        wanted.symlink_to(template.archive)
+    """List the template in the storage ``local`` of every node, and it alone; returns its volid."""
+    for node in config.nodes:
+        folder = config.template_dir(node)
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = folder / template.archive.name
+        for other in folder.glob("debian-12-standard_*"):
+            if other.is_symlink() and other != wanted:
+                other.unlink()
+        if not (wanted.is_symlink() and wanted.resolve() == template.archive.resolve()):
+            wanted.unlink(missing_ok=True)
+            wanted.symlink_to(template.archive)
     return f"local:vztmpl/{template.archive.name}"
 
 

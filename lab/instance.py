@@ -54,6 +54,20 @@ class Lab:
         return cls(Path(named).expanduser().absolute() if named else CACHE / "lab")
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its nodes: one, ``pve``, unless it was made with more."""
+        file = self.state_dir / "node-count"
+        count = int(file.read_text()) if file.exists() else 1
+        return ("pve", *(f"pve{number}" for number in range(2, count + 1)))
+
+    def set_node_count(self, count: int) -> None:
+        """Have ``count`` nodes from the next start on; LabError when a node that would go has guests."""
+        for node in self.nodes[count:]:
+            if any((self.state_dir / "nodes" / node / "lxc").glob("[0-9]*.conf")):
+                raise LabError(f"node {node} has guests: it can't be left out (scripts/lab destroy removes them)")
+        (self.state_dir / "node-count").write_text(f"{count}\n")
+
+    @property
     def place(self) -> Place:
         return Place.of(self.state_dir)
 
