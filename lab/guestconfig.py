@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lab.cluster import MAPPED_ROOT, Cluster, check_protection
 from lab.errors import ApiError, die
-from lab.guestfile import NEW_DISK, GuestConfig, is_mount, is_unused, mount_points, mount_type, parse_mount, slot_key
+from lab.guestfile import (
+    NEW_DISK,
+    GuestConfig,
+    Section,
+    is_mount,
+    is_unused,
+    mount_points,
+    mount_type,
+    parse_mount,
+    slot_key,
+)
 from lab.runtime import Log, RuntimeFault
 from lab.schema import (
     MAX_MOUNT_POINTS,
@@ -294,8 +304,8 @@ def _apply_mount(cluster: Cluster, node: str, vmid: int, config: GuestConfig, ke
         try:
             if mount_type(mount["volume"]) == "volume":
                 cluster.volumes.find(node, mount["volume"])
-            spec = cluster.spec(node, vmid, config)
-            cluster.runtime.hot_mount(spec, cluster.mount(node, key, mount), _ignore)
+            then = GuestConfig(Section({**config.options, key: print_mount(key, mount)}, config.main.raw))
+            cluster.runtime.hot_mount(cluster.spec(node, vmid, then), cluster.mount(node, key, mount), _ignore)
         except (ApiError, RuntimeFault):
             if new_volume is not None:
                 cluster.volumes.free(node, new_volume, _ignore)

@@ -166,7 +166,7 @@ class Runtime(Protocol):
         """The interfaces of a running guest, ``lo`` included; empty when it is stopped."""
 
     def hot_mount(self, spec: GuestSpec, mount: Mount, log: Log) -> None:
-        """Mount a volume into a running guest."""
+        """Mount a volume into a running guest; ``spec`` is the guest with that mount."""
 
     def execute(self, spec: GuestSpec, argv: Sequence[str], stdin: bytes = b"") -> Completed:
         """Run a command in a running guest as its root (``pct exec``)."""
