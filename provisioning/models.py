@@ -91,7 +91,7 @@ class AgentInputs(_Inputs):
     extras: tuple[str, ...] = ("all", "messaging")
     extra_python_packages: tuple[str, ...] = ()
     web_ui: Literal["prebuilt", "build"] = "prebuilt"
-    """When the source brings no built web UI: go without dashboard, or build it with npm (needs nodejs, npm)."""
+    """When the source brings no built web UI: go without dashboard, or build it (a minute or two, 1 GB of memory)."""
     uv_binary: str | None = None
     """A uv executable on this machine, lent to the container; None: uv from PyPI. No part of the digest."""
 

