@@ -249,6 +249,7 @@ class Demo:
             "\n[bold]Running now[/bold]: the lab, CT 999 (stopped, owns the volume), CT 105 with Hermes "
             f"{cattle['agentVersion']} at {cattle['address']}.\n"
             "  look at it      scripts/lab status\n"
+            '  talk to it      eval "$(scripts/lab env)" && scripts/agent prompt "what do you remember?"\n'
             f"  log in          {cattle['ssh']}\n"
             '  use Pulumi      eval "$(scripts/lab env)" && pulumi preview --stack cattle\n'
             "  remove it all   scripts/lab destroy",

@@ -88,7 +88,7 @@ def test_the_pet_is_as_small_as_the_design_says(declare: Declare) -> None:
 def test_no_container_declares_mounts_and_each_ignores_them_and_its_power(
     declare: Declare, stack: Any, name: str
 ) -> None:
-    """mount_points is force-new as a whole; started would stop what we started (facts pulumi, The container resource)."""
+    """mount_points is force-new as a whole, started would stop what we started (facts pulumi)."""
     graph = stack(declare)
     assert "mountPoints" not in graph.resources[name].inputs
     assert graph.resources[name].inputs["started"] is False
@@ -213,8 +213,8 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
 
     declare(program)
     assert {
-        "vmid", "node", "hostname", "address", "sshKeyFile", "sshHostKey", "sshHostKeyFingerprint", "ssh", "dashboard", "api",
-        "agentVersion", "agentMode", "volume", "seconds",
+        "vmid", "node", "hostname", "address", "sshKeyFile", "sshHostKey", "sshHostKeyFingerprint", "ssh",
+        "dashboard", "api", "agentVersion", "agentMode", "volume", "seconds",
     } == set(seen)  # fmt: skip
     assert seen["agentVersion"] == "0.19.0"
     assert set(seen["seconds"]) == {"attach", "ssh", "baseline", "agent", "configure", "verify"}

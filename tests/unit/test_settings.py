@@ -163,6 +163,20 @@ def test_all_faults_are_told_at_once() -> None:
     )
 
 
+def test_a_fault_of_one_key_hides_none_between_others() -> None:
+    """The checks between keys run although another key is wrong."""
+    found = faults(
+        "cattle",
+        **MODEL,
+        cattleVmid=1,
+        cattleAddress="192.168.1.205/24",
+        agentCommit="x",
+        agentApiPort=9119,
+        agentDashboardHost="192.168.1.205",
+    )
+    assert {"cattleVmid", "cattleGateway", "agentCommit", "agentApiPort", "agentDashboardPassword"} == set(found)
+
+
 def test_a_misspelt_key_is_told_with_the_near_one() -> None:
     assert "cattleVmid" in faults("cattle", **MODEL, cattleVmdi="7")["cattleVmdi"][2]
 
