@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -133,12 +133,15 @@ class Lab:
         )
 
     def close(self) -> None:
-        """Wait for the last tasks."""
+        """End the last tasks."""
+        for task in self.server.cluster.tasks.active():
+            task.aborted.set()
         self.server.cluster.tasks.wait_idle(5.0)
         self.server._access_log.close()
 
-    def client(self) -> Proxmox:
-        client = Proxmox(self.connection, QUICK)
+    def client(self, **timings: float) -> Proxmox:
+        """A client, with other timings than QUICK's if given."""
+        client = Proxmox(self.connection, replace(QUICK, **timings))
         client._session.mount("https://", self._adapter)
         return client
 
