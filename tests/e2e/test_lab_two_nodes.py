@@ -1,0 +1,169 @@
+"""Two nodes with real containers, through the API and ``pct`` alone: no fake between core and kernel.
+
+The pet and its cattle live on the second node; every request goes to the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from lab.instance import CHECKOUT, Lab
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
+
+BASE = "/nodes/pve2/lxc"
+TASK_DEADLINE = 60.0
+
+
+@dataclass
+class Client:
+    """The API of the first node with the lab's own token, and ``pct``."""
+
+    lab: Lab
+    session: requests.Session
+
+    def call(self, method: str, path: str, **params: Any) -> Any:
+        """Data of a call that must succeed, its task included (a warning is a success)."""
+        body = method in ("POST", "PUT")
+        answer = self.session.request(
+            method,
+            f"{self.lab.ready().endpoint.rstrip('/')}/api2/json{path}",
+            data=params if body else None,
+            params=None if body else params,
+            verify=self.lab.ready().ca_file,
+            timeout=60,
+        )
+        assert answer.status_code == 200, f"{method} {path}: {answer.reason} {answer.text}"
+        data = answer.json()["data"]
+        if isinstance(data, str) and data.startswith("UPID:"):
+            status = self._wait(data)
+            assert status == "OK" or status.startswith("WARNINGS"), f"{method} {path}: {status}"
+        return data
+
+    def _wait(self, upid: str) -> str:
+        path = f"/nodes/{upid.split(':')[1]}/tasks/{quote(upid, safe='')}/status"
+        end = time.monotonic() + TASK_DEADLINE
+        while time.monotonic() < end:
+            state = self.call("GET", path)
+            if state["status"] == "stopped":
+                return str(state["exitstatus"])
+            time.sleep(0.05)
+        raise AssertionError(f"{upid} does not end")
+
+    def pct(self, *words: str) -> str:
+        done = run("-m", "lab.pct", "--lab", str(self.lab.state_dir), *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def sh(self, vmid: int, script: str) -> str:
+        return self.pct("exec", str(vmid), "--", "sh", "-ec", script).strip()
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(Path(folder) / "lab")
+        cli = ("-m", "lab.cli", "--dir", str(lab.state_dir))
+        up = run(*cli, "up", "--nodes", "2")
+        assert up.returncode == 0, up.stderr
+        try:
+            session = requests.Session()
+            session.trust_env = False
+            session.headers["Authorization"] = f"PVEAPIToken={lab.token_file.read_text().strip()}"
+            with session:
+                yield Client(lab, session)
+        finally:
+            gone = run(*cli, "destroy")
+            assert gone.returncode == 0, gone.stderr
+            assert not lab.state_dir.exists()
+
+
+def test_both_nodes_have_an_address(client: Client) -> None:
+    described = json.loads((client.lab.state_dir / "server.json").read_text())
+    assert list(described["nodes"]) == ["pve", "pve2"]
+    assert [node["node"] for node in client.call("GET", "/nodes")] == ["pve", "pve2"]
+
+
+def test_a_volume_outlives_its_cattle(client: Client) -> None:
+    ready = client.lab.ready()
+    client.call("POST", BASE, vmid=999, ostemplate=ready.template, rootfs="local-lvm:2", hostname="pet")
+    client.call("PUT", f"{BASE}/999/config", mp0="local-lvm:1,mp=/data,backup=1")
+    client.call("PUT", f"{BASE}/999/config", protection=1)
+    for _ in range(2):
+        client.call("POST", BASE, vmid=105, ostemplate=ready.template, rootfs="local-lvm:4", features="nesting=1")
+        client.call("PUT", f"{BASE}/105/config", mp0="local-lvm:vm-999-disk-1,mp=/home/hermes")
+        client.call("POST", f"{BASE}/105/status/start")
+        client.sh(105, "echo once >> /home/hermes/story; sync")
+        client.call("POST", f"{BASE}/105/status/shutdown", timeout=30, forceStop=1)
+        client.call("DELETE", f"{BASE}/105")
+    client.call("POST", f"{BASE}/999/status/start")
+    assert client.sh(999, "cat /data/story") == "once\nonce"
+    client.call("POST", f"{BASE}/999/status/stop")
+
+
+def test_hot_mount_pending_detach_and_reboot(client: Client) -> None:
+    """Facts proxmox 3.2, on a kernel: an empty slot is mounted at once, a detach waits for the end."""
+    ready = client.lab.ready()
+    client.call("POST", BASE, vmid=106, ostemplate=ready.template, rootfs="local-lvm:4", features="nesting=1", start=1)
+    end = time.monotonic() + TASK_DEADLINE
+    while client.call("GET", f"{BASE}/106/status/current")["status"] != "running":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    client.call("PUT", f"{BASE}/106/config", mp0="local-lvm:1,mp=/srv/deep/inside")
+    assert client.sh(106, "findmnt -no FSTYPE /srv/deep/inside") == "ext4"
+    client.call("PUT", f"{BASE}/106/config", delete="mp0")
+    pending = {entry["key"]: entry for entry in client.call("GET", f"{BASE}/106/pending")}
+    assert pending["mp0"]["delete"] == 1
+    assert client.sh(106, "findmnt -no FSTYPE /srv/deep/inside") == "ext4"
+    client.call("POST", f"{BASE}/106/status/reboot")
+    assert client.call("GET", f"{BASE}/106/config")["unused0"] == "local-lvm:vm-106-disk-1"
+    assert client.sh(106, "findmnt -no FSTYPE /srv/deep/inside || echo gone") == "gone"
+    client.call("DELETE", f"{BASE}/106", force=1)
+    assert client.call("GET", "/nodes/pve2/storage/local-lvm/content", vmid=106) == []
+
+
+@pytest.fixture
+def host_folder() -> Iterator[Path]:
+    """A folder of the host that the guest's root may enter, with a note in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "note").write_text("from the host\n")
+        yield folder
+
+
+def test_a_bind_mount_by_root_on_the_node(client: Client, host_folder: Path) -> None:
+    """Facts proxmox 2.2: no token may, ``pct`` as root does."""
+    ready = client.lab.ready()
+    client.call("POST", BASE, vmid=107, ostemplate=ready.template, rootfs="local-lvm:4", features="nesting=1")
+    client.pct("set", "107", "-mp0", f"{host_folder},mp=/shared,ro=1")
+    client.pct("start", "107")
+    assert client.sh(107, "cat /shared/note; findmnt -no OPTIONS /shared | cut -d, -f1") == "from the host\nro"
+    client.pct("stop", "107")
+    client.pct("destroy", "107")
+    assert (host_folder / "note").read_text() == "from the host\n"
