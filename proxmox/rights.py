@@ -90,14 +90,14 @@ def missing(right: Right, permissions: Permissions) -> tuple[str, ...]:
 
 
 def faults_of_rights(rights: Iterable[Right], permissions: Permissions, token_id: str) -> list[Fault]:
-    """One fault for each path on which something is missing, with all that is missing there."""
-    lacking: dict[str, tuple[list[str], list[str], str]] = {}
+    """One fault for each path at which something has to be granted, with all that is missing there."""
+    lacking: dict[str, tuple[list[str], list[str]]] = {}
     for right in rights:
         names = missing(right, permissions)
         if names:
             # An entry of its own below hides what is granted above, so it has to be granted there.
             grant_at = right.path if right.path in permissions.by_path else right.grant_at
-            privileges, purposes, _ = lacking.setdefault(right.path, ([], [], grant_at))
+            privileges, purposes = lacking.setdefault(grant_at, ([], []))
             privileges.extend(name for name in names if name not in privileges)
             purposes.append(right.purpose)
     user = token_id.partition("!")[0]
@@ -106,10 +106,10 @@ def faults_of_rights(rights: Iterable[Right], permissions: Permissions, token_id
             path,
             f"the token lacks {', '.join(privileges)}",
             f"needed to {', to '.join(dict.fromkeys(purposes))}",
-            f"role {ROLE} must have {' '.join(privileges)}; then, on a node: "
-            f"pveum acl modify {grant_at} --roles {ROLE} --users {user} --tokens '{token_id}'",
+            f'on a node: pveum role add {ROLE}; pveum role modify {ROLE} --append 1 --privs "{" ".join(privileges)}"; '
+            f"pveum acl modify {path} --roles {ROLE} --users {user} --tokens '{token_id}'",
         )
-        for path, (privileges, purposes, grant_at) in lacking.items()
+        for path, (privileges, purposes) in lacking.items()
     ]
 
 

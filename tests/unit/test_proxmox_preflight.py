@@ -287,7 +287,7 @@ def test_many_faults_are_told_in_one_go() -> None:
     guest = replace(CATTLE.guest, bridge="nope", template="local:vztmpl/nope")
     seen = around(with_cattle(STRANGER, 300), permissions=Permissions({}), volumes={}, taken=True)
     keys = {fault.key for fault in cattle_faults(replace(CATTLE, guest=guest), seen)}
-    assert keys >= {"/vms/105", "/vms", "/storage/local-lvm", "vmid", "template", "bridge", "address", f"volume {DISK}"}
+    assert keys >= {"/vms", "/storage/local-lvm", "vmid", "template", "bridge", "address", f"volume {DISK}"}
 
 
 def test_a_guest_that_the_state_knows_needs_no_claim() -> None:
@@ -439,3 +439,15 @@ def test_on_a_node_that_is_not_there_nothing_is_read() -> None:
     faults, server = told_by({"GET /nodes": data([])}, ask_cattle)
     assert "node" in {fault.key for fault in faults}
     assert not any("content" in asked.path for asked in server.asked)
+
+
+def test_all_that_has_to_be_granted_at_one_place_is_one_fault_with_one_line_to_paste() -> None:
+    told = [fault for fault in cattle_faults(CATTLE, around(permissions=Permissions({}))) if "lacks" in fault.value]
+    assert [fault.key for fault in told] == list(RIGHTS_BY_PLACE)
+    assert told[0].remedy == (
+        f'on a node: pveum role add {ROLE}; pveum role modify {ROLE} --append 1 --privs "{" ".join(MANAGE)}"; '
+        f"pveum acl modify /vms --roles {ROLE} --users pulumi@pve --tokens '{TOKEN}'"
+    )
+
+
+RIGHTS_BY_PLACE = ("/vms", "/storage/local", "/sdn/zones/localnetwork/vmbr0", "/storage/local-lvm")
