@@ -139,7 +139,6 @@ def down(lab: Lab) -> None:
             LxcRuntime(lab.place, network).end_all()
             stop_recorded(lab.place.run_dir / "git.pid", str(lab.place.run_dir))
             network.down()
-            shutil.rmtree(lab.place.run_dir)
 
 
 def _stop_daemon(lab: Lab) -> None:

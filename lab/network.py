@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
-from lab.place import RUN, LabError, Place, machine_lock
+from lab.place import RUN, LabError, Place, leave, machine_lock
 
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 MODEL_PORT = 8100
@@ -177,13 +177,15 @@ class Network:
         return plan
 
     def down(self) -> None:
-        """Remove bridge, rules and services; the addresses stay reserved in the state folder."""
+        """Remove bridge, rules, services and, once no guest is left, the run folder; the addresses stay saved."""
         stop_recorded(self.place.run_dir / "dnsmasq.pid", str(self.place.run_dir))
         with machine_lock(self.place.run_dir.parent):
             _call(["nft", "-f", "-"], stdin=f"table inet {self.place.table}\ndelete table inet {self.place.table}\n")
             if _link_exists(self.place.bridge):
                 _call(["ip", "link", "delete", self.place.bridge])
             self._restore_forwarding()
+            self.place.remove_run_dir()
+            leave(self.place.run_dir.parent)
 
     def _decide(self) -> Plan:
         """The saved subnet, unless another network took it meanwhile; a free one for a new lab."""

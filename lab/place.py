@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,15 +61,51 @@ class Place:
 
     def make_run_dir(self) -> None:
         """Make the run folders; the guests' ids have to pass through them, but may not list them."""
-        for folder in (self.run_dir.parent, self.run_dir, self.run_dir / "guests"):
-            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            folder.chmod(0o711)
+        while True:
+            try:
+                for folder in (self.run_dir.parent, self.run_dir, self.run_dir / "guests"):
+                    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+                    folder.chmod(0o711)
+            except (FileNotFoundError, FileExistsError):
+                # The last other lab has just left, and removed the folder of all labs.
+                continue
+            return
+
+    def remove_run_dir(self) -> None:
+        """Remove what is below the run folder, unless something is still mounted there."""
+        mounts = Path("/proc/self/mountinfo").read_text()
+        if f" {self.run_dir}/" not in mounts:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def machine_lock(run: Path = RUN) -> Iterator[None]:
     """Held while something is changed that all labs of the machine share; the kernel frees it when the holder dies."""
-    run.mkdir(mode=0o711, parents=True, exist_ok=True)
-    with (run / "lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    while True:
+        try:
+            run.mkdir(mode=0o711, parents=True, exist_ok=True)
+            handle = (run / "lock").open("w")
+        except (FileNotFoundError, FileExistsError):
+            # Another lab, the last one, removed the folder in this moment.
+            continue
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # The last lab to leave removes the file: a lock on one that is gone excludes nobody.
+            if _same(handle.fileno(), run / "lock"):
+                yield
+                return
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def leave(run: Path = RUN) -> None:
+    """Remove the folder of all labs when there is no lab in it; to be called with the lock held."""
+    if {entry.name for entry in run.iterdir()} <= {"lock"}:
+        (run / "lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            run.rmdir()

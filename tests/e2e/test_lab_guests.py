@@ -129,7 +129,6 @@ def bench_in(state_dir: Path) -> Iterator[Bench]:
     finally:
         runtime.end_all(timeout=5.0)
         network.down()
-        shutil.rmtree(place.run_dir)
 
 
 @pytest.fixture(scope="module")

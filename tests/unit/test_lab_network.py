@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 
 from lab.network import NetworkError, Plan, choose_subnet, dnsmasq_configuration, networks_in_use, ruleset
-from lab.place import Place
+from lab.place import Place, leave, machine_lock
 
 POOL = IPv4Network("10.64.0.0/10")
 
@@ -106,3 +107,41 @@ def test_names_of_a_lab_follow_from_its_folder_alone(tmp_path: Path) -> None:
     assert {one.bridge, one.table, one.run_dir}.isdisjoint({other.bridge, other.table, other.run_dir})
     # IFNAMSIZ, less the terminating zero.
     assert len(one.bridge) <= 15
+
+
+def test_the_lock_of_the_machine_excludes_even_while_it_is_removed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    inside = 0
+    most = 0
+    rounds = 40
+
+    def change() -> None:
+        nonlocal inside, most
+        for _ in range(rounds):
+            with machine_lock(run):
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+                leave(run)
+
+    threads = [threading.Thread(target=change) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert most == 1
+    assert not run.exists()
+
+
+def test_the_folder_of_all_labs_stays_while_one_is_in_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    place = Place.of(tmp_path / "lab", run=run)
+    place.make_run_dir()
+    with machine_lock(run):
+        leave(run)
+    assert place.run_dir.exists()
+    place.remove_run_dir()
+    with machine_lock(run):
+        leave(run)
+    assert not run.exists()
