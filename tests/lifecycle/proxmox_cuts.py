@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -128,9 +129,16 @@ class Lab:
         self.server.cluster.recover()
         self._adapter = InProcess(self.server)
         token = self.server.seed_demo_access()
+        self._hand = SecretStr(self.server.cluster.access.add_token("root@pam", "hand", privsep=False))
         self.connection = Connection(
             "https://lab.invalid:8006", token.token_id, SecretStr(token.secret), "pve", insecure=True
         )
+
+    def by_hand(self) -> Proxmox:
+        """A client with the rights of a person at the node."""
+        client = Proxmox(replace(self.connection, token_id="root@pam!hand", token_secret=self._hand), QUICK)
+        client._session.mount("https://", self._adapter)
+        return client
 
     def close(self) -> None:
         """End the last tasks."""
@@ -198,6 +206,10 @@ class Lab:
         sections = self.file(vmid).read_text().split("\n[")[0]
         config = dict(line.split(": ", 1) for line in sections.splitlines() if ": " in line)
         return GuestFacts(vmid, "pve", running=vmid in self.config.runtime.running("pve"), config=config)
+
+    def snapshots(self, vmid: int) -> list[str]:
+        """Names of a container's snapshots."""
+        return re.findall(r"^\[(?!pve:)(.+)\]$", self.file(vmid).read_text(), re.MULTILINE)
 
     def volumes(self, vmid: int) -> list[str]:
         """The volumes of a guest."""

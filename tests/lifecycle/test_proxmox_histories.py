@@ -22,6 +22,7 @@ from tests.lifecycle.proxmox_cuts import KilledError, Lab
 HISTORIES = int(os.environ.get("HISTORIES", "1000"))
 BATCHES = 20
 STEPS = 8
+EDITS = ("stop", "unmount", "move", "unprotect", "destroy", "forget", "snapshot", "forget the snapshot")
 CUTS = ("kill-before", "kill-after", "drop-before", "drop-after", "error-after", "lock", "", "")
 
 
@@ -89,11 +90,19 @@ class History:
     def edit(self, client: Proxmox) -> None:
         vmid = self.random.choice(self.cattle)
         guest = self.lab.look(vmid)
-        match self.random.choice(["stop", "unmount", "unprotect", "destroy", "forget"]):
+        match self.random.choice(EDITS):
             case "stop" if guest.running:
                 client.stop("pve", vmid)
-            case "unmount" if not guest.running and "mp0" in guest.config:
+            case "unmount" if "mp0" in guest.config:  # waits for the next stop when the container runs
                 self.put(client, vmid, delete="mp0")
+            case "move" if "mp0" in guest.config:  # as well
+                self.put(client, vmid, mp0=f"{guest.mounts()['mp0'].volume},mp=/by-hand,ro=1")
+            case "snapshot" if not self.lab.snapshots(vmid):
+                client.wait_task(
+                    client._send("POST", ("nodes", "pve", "lxc", vmid, "snapshot"), {"snapname": "before"})
+                )
+            case "forget the snapshot" if self.lab.snapshots(vmid):
+                client.wait_task(client._send("DELETE", ("nodes", "pve", "lxc", vmid, "snapshot", "before")))
             case "forget" if "unused0" in guest.config:
                 self.put(client, vmid, delete="unused0")
             case "unprotect":
@@ -139,7 +148,8 @@ class History:
         for _ in range(STEPS):
             if self.random.random() < 0.2:
                 self.told.append("edit")
-                self.edit(client)
+                with self.lab.by_hand() as root:
+                    self.edit(root)
             else:
                 choice = self.random.choice(acts)
                 self.told.append(choice.__name__)
