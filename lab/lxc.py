@@ -293,6 +293,7 @@ class LxcRuntime:
         for folder in sorted((self.place.run_dir / "guests").glob("*/*")):
             if folder.is_dir() and not self._is_running(folder):
                 self._release(folder)
+                remove_groups(folder.name)
             elif folder.is_dir():
                 self._plug_in(folder)
 
@@ -307,6 +308,9 @@ class LxcRuntime:
         folders = [f for f in sorted((self.place.run_dir / "guests").glob("*/*")) if f.is_dir()]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda folder: self._end(folder, timeout), folders))
+        # What LXC itself leaves: a killed monitor's control groups, and the folders of its locks.
+        remove_groups(f"{self.place.identity}-")
+        shutil.rmtree(f"/run/lxc/lock{self.place.run_dir}", ignore_errors=True)
 
     def _end(self, guest_dir: Path, timeout: float) -> None:
         name = ["-n", guest_dir.name, "-P", str(guest_dir.parent)]
@@ -485,6 +489,18 @@ class LxcRuntime:
         if before is None or now <= before[0] or used < before[1]:
             return 0.0
         return (used - before[1]) / (now - before[0]) / (os.cpu_count() or 1)
+
+
+def remove_groups(container: str, base: Path = Path("/sys/fs/cgroup")) -> None:
+    """Remove the empty control groups of containers whose name begins with ``container``."""
+    mark = re.compile(rf"^lxc\.(payload|monitor)\.{re.escape(container)}")
+    for folder, below, _ in os.walk(base):
+        for name in [name for name in below if mark.match(name)]:
+            below.remove(name)
+            for group, _, _ in os.walk(Path(folder) / name, topdown=False):
+                # One that still holds processes is refused by the kernel.
+                with contextlib.suppress(OSError):
+                    Path(group).rmdir()
 
 
 def host_traits(mtu: int) -> HostTraits:

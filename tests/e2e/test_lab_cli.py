@@ -253,6 +253,8 @@ def traces(lab: Lab) -> list[str]:
         except OSError:
             continue
         found += [text] if text.startswith(str(lab.state_dir)) else []
+    found += [str(p) for p in Path("/run/lxc").glob(f"**/{place.identity}")]
+    found += [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if f".{place.identity}-" in folder]
     marks = [str(place.run_dir).encode(), str(lab.state_dir).encode(), f"{place.identity}-105".encode()]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
