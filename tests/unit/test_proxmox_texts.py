@@ -6,7 +6,7 @@ import inspect
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxmox import errors
@@ -68,6 +68,8 @@ def test_what_is_no_mount_point_is_told(text: str) -> None:
         (f"{DISK},mp=/data", f"{DISK},mp=/data,replicate=0", False),
         (f"{DISK},mp=/data", f"{DISK},mp=/data,mountoptions=noatime", False),
         (f"{DISK},mp=/data", f"{DISK},mp=/Data", False),
+        (f"{DISK},mp=/data,idmap=u:0:1:1", f"{DISK},mp=/data,idmap=u:0:1:1", True),  # an option that we do not know
+        (f"{DISK},mp=/data,idmap=u:0:1:1", f"{DISK},mp=/data", False),
         (f"{DISK},mp=/data", "local-lvm:vm-999-disk-2,mp=/data", False),
     ],
 )
@@ -81,6 +83,7 @@ OPTIONS = st.dictionaries(
 )
 
 
+@settings(deadline=None, database=None)
 @given(OPTIONS, st.randoms(use_true_random=False))
 def test_what_is_written_reads_back_the_same_in_any_order(options: dict[str, str], random: object) -> None:
     mount = MountPoint(DISK, "/data", options)
