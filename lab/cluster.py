@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,29 @@ class GuestLocks:
                 lock.release()
 
 
+class Broadcast:
+    """The states that nodes tell each other every ten seconds or so: between two of them they are old (facts 12)."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._taken: float | None = None
+        self._states: dict[int, dict[str, object]] = {}
+
+    def states(self, take: Callable[[], dict[int, dict[str, object]]]) -> dict[int, dict[str, object]]:
+        """The last states by VMID, taken anew when they are older than the interval."""
+        with self._lock:
+            if self._taken is None or time.monotonic() - self._taken >= self._interval:
+                self._states = take()
+                self._taken = time.monotonic()
+            return self._states
+
+    def forget(self) -> None:
+        """Have the next look take them anew."""
+        with self._lock:
+            self._taken = None
+
+
 class Cluster:
     """Everything behind the API of one lab."""
 
@@ -102,6 +126,7 @@ class Cluster:
         self.tasks = Tasks(config.task_dir)
         self.volumes = Volumes(config, self.runtime)
         self.locks = GuestLocks()
+        self.broadcast = Broadcast(config.broadcast_interval)
         self.fingerprint = ""
         """SHA-256 of the server's certificate, as ``/nodes`` shows it."""
         self.creation = threading.Lock()

@@ -53,6 +53,7 @@ class LabConfig:
 
     ``port`` 0 takes any free one. ``auth_delay`` is how long a 401 is held back, in seconds (facts proxmox 0).
     ``lock_timeout`` and ``create_lock_timeout`` are how long a call waits for a guest's lock (facts proxmox 13).
+    ``broadcast_interval`` is how old, in seconds, the states in ``/cluster/resources`` may be (facts proxmox 12).
     ``control`` opens the fault socket ``<state_dir>/control.sock``.
     """
 
@@ -67,6 +68,7 @@ class LabConfig:
     auth_delay: float = 3.0
     lock_timeout: float = 10.0
     create_lock_timeout: float = 5.0
+    broadcast_interval: float = 10.0
     control: bool = True
     version: str = field(default="9.2.11")
 

@@ -197,7 +197,8 @@ def _on_guest(node: Node, verb: str, vmid: str, options: dict[str, str]) -> str:
 
 
 def _list(node: Node) -> str:
-    guests = node.call("GET", "/cluster/resources", type="vm")
+    nodes = [entry["node"] for entry in node.call("GET", "/nodes")]
+    guests = [guest for name in nodes for guest in node.call("GET", f"/nodes/{name}/lxc")]
     if not guests:
         return ""
     rows = [("VMID", "Status", "Lock", "Name")]

@@ -91,7 +91,7 @@ class LabServer:
         self.cluster.fingerprint = certificates.fingerprint
         self._certificates = certificates
         self._router = build_router()
-        self._pool = ThreadPoolExecutor(max_workers=64, thread_name_prefix="lab-api")
+        self._pool = ThreadPoolExecutor(max_workers=128, thread_name_prefix="lab-api")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from lab.api.shapes import guest_status
-from lab.errors import bad_param
+from lab.cluster import Cluster
+from lab.errors import ApiError, bad_param
 from lab.routing import Call, Router, anybody, on_path
 from lab.schema import Prop, vmid
+
+_BROADCAST = (
+    *("status", "name", "cpu", "maxmem", "mem", "maxdisk", "disk", "netin", "netout", "diskread", "diskwrite"),
+    "uptime",
+)
 
 
 def register(router: Router) -> None:
@@ -40,10 +48,10 @@ def resources(call: Call) -> object:
     cluster, kind = call.cluster, call.get("type")
     found: list[dict[str, object]] = []
     if kind in (None, "vm"):
-        running = {node: cluster.running(node) for node in cluster.config.nodes}
+        states = cluster.broadcast.states(lambda: _states(cluster))
         for place in sorted(cluster.guests().values(), key=lambda entry: entry.vmid):
             if place.kind == "lxc" and cluster.access.allows(call.who, f"/vms/{place.vmid}", ["VM.Audit"]):
-                found.append(_guest(call, place.node, place.vmid, place.vmid in running[place.node]))
+                found.append(_guest(call, place.node, place.vmid, states.get(place.vmid)))
     if kind in (None, "node"):
         may = {n: cluster.access.allows(call.who, f"/nodes/{n}", ["Sys.Audit"]) for n in cluster.config.nodes}
         for node in cluster.config.nodes:
@@ -54,28 +62,33 @@ def resources(call: Call) -> object:
     return found
 
 
-def _guest(call: Call, node: str, vmid: int, running: bool) -> dict[str, object]:
+def _states(cluster: Cluster) -> dict[int, dict[str, object]]:
+    """What each node tells the others now and then about its guests."""
+    states: dict[int, dict[str, object]] = {}
+    for node in cluster.config.nodes:
+        running = cluster.running(node)
+        for number in cluster.guest_ids(node):
+            with contextlib.suppress(ApiError):  # it was removed meanwhile
+                config = cluster.load(node, number)
+                status = guest_status(cluster, node, number, config, running=number in running)
+                state = {key: status[key] for key in _BROADCAST}
+                states[number] = {
+                    **state,
+                    "template": 1 if config.flag("template") else 0,
+                    "maxcpu": status["cpus"],
+                    "memhost": status["mem"],
+                }
+    return states
+
+
+def _guest(call: Call, node: str, vmid: int, state: dict[str, object] | None) -> dict[str, object]:
+    """One guest: its state as last broadcast, ``unknown`` before the first time; tags and lock are live."""
     cluster = call.cluster
-    config = cluster.load(node, vmid)
-    status = guest_status(cluster, node, vmid, config, running=running)
-    entry: dict[str, object] = {
-        "id": f"lxc/{vmid}",
-        "type": "lxc",
-        "vmid": vmid,
-        "node": node,
-        "status": status["status"],
-        "name": status["name"],
-        "template": 1 if config.flag("template") else 0,
-        "maxcpu": status["cpus"],
-        "memhost": status["mem"],
-    }
-    keys = ("cpu", "maxmem", "mem", "maxdisk", "disk", "netin", "netout", "diskread", "diskwrite", "uptime")
-    entry.update({key: status[key] for key in keys})
-    entry.update({key: status[key] for key in ("tags", "lock") if key in status})
-    if config.get("lock") == "create":
-        # The broadcast that carries names and states has not seen a guest that is being made.
-        entry["status"] = "unknown"
-        del entry["name"]
+    entry: dict[str, object] = {"id": f"lxc/{vmid}", "type": "lxc", "vmid": vmid, "node": node, "status": "unknown"}
+    entry.update(state or {})
+    with contextlib.suppress(ApiError):
+        options = cluster.load(node, vmid).options
+        entry.update({key: options[key] for key in ("tags", "lock") if key in options})
     pool = cluster.access.pool_of_guest(vmid)
     if pool is not None and cluster.access.allows(call.who, f"/pool/{pool}", ["Pool.Audit"]):
         entry["pool"] = pool

@@ -29,6 +29,7 @@ def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         auth_delay=0,
         lock_timeout=0.3,
         create_lock_timeout=0.2,
+        broadcast_interval=0,
     )
     with LabServer(config) as server:
         write_template(config.template_dir("pve"))

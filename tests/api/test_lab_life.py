@@ -15,6 +15,7 @@ import pytest
 import requests
 from proxmoxer import ProxmoxAPI, ResourceException
 
+from lab.cluster import Broadcast
 from lab.config import LabConfig
 from lab.server import LabServer
 from lab.simulated import SimulatedRuntime, write_template
@@ -327,6 +328,28 @@ def test_proxmoxer_drives_it(lab: Lab) -> None:
         api.nodes("pve").lxc.post(vmid=105, ostemplate=TEMPLATE)
     assert caught.value.status_code == 500
     assert caught.value.content == "CT 105 already exists on node 'pve'"
+
+
+def test_states_of_the_cluster_are_as_old_as_the_last_broadcast(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts proxmox 12: a fresh guest is ``unknown`` and without a name, a stopped one may still look alive."""
+    monkeypatch.setattr(lab.cluster, "broadcast", Broadcast(3600))
+
+    def seen() -> dict[int, dict[str, object]]:
+        rows = lab.call("GET", "/cluster/resources", {"type": "vm"}).json()["data"]
+        return {row["vmid"]: row for row in rows}
+
+    lab.guest(105)
+    lab.boot(105)
+    assert seen()[105]["status"] == "running"
+    lab.do("POST", "/nodes/pve/lxc/105/status/stop")
+    lab.guest(106)
+    lab.do("PUT", "/nodes/pve/lxc/105/config", {"tags": "new"})
+    assert (seen()[105]["status"], seen()[105]["tags"]) == ("running", "new")
+    assert seen()[106] == {"id": "lxc/106", "type": "lxc", "vmid": 106, "node": "pve", "status": "unknown"}
+    assert lab.call("GET", "/nodes/pve/lxc/105/status/current").json()["data"]["status"] == "stopped"
+    lab.cluster.broadcast.forget()
+    assert seen()[105]["status"] == "stopped"
+    assert seen()[106]["name"] == "other"
 
 
 def test_nothing_but_loopback(lab: Lab) -> None:

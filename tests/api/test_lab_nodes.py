@@ -20,7 +20,9 @@ NODES = ("pve", "pve2")
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Lab]:
     runtime = SimulatedRuntime()
-    config = LabConfig(tmp_path / "lab", runtime, nodes=NODES, storages=storages_for(NODES), auth_delay=0)
+    config = LabConfig(
+        tmp_path / "lab", runtime, nodes=NODES, storages=storages_for(NODES), auth_delay=0, broadcast_interval=0
+    )
     with LabServer(config) as server:
         for node in NODES:
             write_template(config.template_dir(node))
