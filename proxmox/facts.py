@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from proxmox.client import Guest, PendingEntry, Proxmox
-from proxmox.errors import ApiError, GuestMissing, NoSuchGuest, NotImplementedByServer
+from proxmox.errors import ApiError, GuestMissing, NoSuchGuest, NotImplementedByServer, SlotTaken
 from proxmox.mountpoint import MountPoint, MountPointSyntaxError, is_slot, is_unused, owner_of, slot_number, storage_of
 
 S = TypeVar("S")
@@ -70,14 +70,24 @@ class GuestFacts:
         return self.config.get("template", "0") == "1"
 
     def mounts(self) -> dict[str, MountPoint]:
-        """The mount points in effect, by key, in the order of their numbers. A broken one raises ValueError."""
+        """The mount points in effect, by key, in the order of their numbers. Raises SlotTaken for one that is broken."""
         slots = sorted(filter(is_slot, self.config), key=slot_number)
-        return {slot: MountPoint.parse(self.config[slot]) for slot in slots}
+        return {slot: self._mount(slot, self.config[slot]) for slot in slots}
+
+    def _mount(self, slot: str, text: str) -> MountPoint:
+        try:
+            return MountPoint.parse(text)
+        except MountPointSyntaxError as error:
+            raise SlotTaken(
+                f"{slot} of CT {self.vmid} cannot be read",
+                f"it was edited by hand, or by a newer Proxmox: {error}",
+                f"see: pct config {self.vmid}; correct it on the node: pct set {self.vmid} --{slot} VOLUME,mp=PATH",
+            ) from None
 
     def pending_mounts(self) -> dict[str, MountPoint | None]:
         """The mount points that wait to be applied; None for one that will be removed."""
         return {
-            key: MountPoint.parse(value) if value is not None else None
+            key: self._mount(key, value) if value is not None else None
             for key, value in self.pending.items()
             if is_slot(key)
         }

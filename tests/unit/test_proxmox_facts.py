@@ -196,3 +196,9 @@ def test_every_place_that_names_a_volume_is_found(case: str) -> None:
 def test_a_reference_tells_where_it_is() -> None:
     guest = GuestFacts(1, "pve", "qemu", config={"scsi0": DISK})
     assert guest.references(DISK) == (Reference(1, "qemu", "pve", "config", "scsi0", None),)
+
+
+def test_a_mount_point_that_cannot_be_read_stops_whoever_needs_it() -> None:
+    for guest in (GuestFacts(105, "pve", config={"mp0": DISK}), GuestFacts(105, "pve", pending={"mp0": DISK})):
+        with pytest.raises(errors.SlotTaken, match="mp0 of CT 105 cannot be read"):
+            _ = guest.mounts() or guest.pending_mounts()
