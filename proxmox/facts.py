@@ -70,7 +70,7 @@ class GuestFacts:
         return self.config.get("template", "0") == "1"
 
     def mounts(self) -> dict[str, MountPoint]:
-        """The mount points in effect, by key, in the order of their numbers. Raises SlotTaken for one that is broken."""
+        """The mount points in effect, by key, in the order of their numbers. Raises SlotTaken for a broken one."""
         slots = sorted(filter(is_slot, self.config), key=slot_number)
         return {slot: self._mount(slot, self.config[slot]) for slot in slots}
 
