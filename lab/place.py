@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.idmap import HOST_BASE
+
 
 class LabError(Exception):
     """The lab can't do what was asked; the text says why and what to do."""
@@ -60,12 +62,16 @@ class Place:
         return self.lxc_path(node) / self.container(vmid)
 
     def make_run_dir(self) -> None:
-        """Make the run folders; the guests' ids have to pass through them, but may not list them."""
+        """Make the run folders; the guests' root has to pass through them, but may not list them."""
         while True:
             try:
                 for folder in (self.run_dir.parent, self.run_dir, self.run_dir / "guests"):
                     folder.mkdir(mode=0o711, parents=True, exist_ok=True)
                     folder.chmod(0o711)
+                if os.geteuid() == 0:
+                    # Where the guests' trees are mounted: for them and for root, not for the machine's other users.
+                    os.chown(self.run_dir / "guests", 0, HOST_BASE)
+                    (self.run_dir / "guests").chmod(0o710)
             except (FileNotFoundError, FileExistsError):
                 # The last other lab has just left, and removed the folder of all labs.
                 continue

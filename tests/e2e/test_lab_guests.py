@@ -427,6 +427,16 @@ def test_a_link_in_the_guest_leads_the_host_nowhere(bench: Bench, tmp_path: Path
     assert list(elsewhere.iterdir()) == []
 
 
+def test_other_users_of_the_machine_stay_outside(bench: Bench) -> None:
+    spec = bench.create(120)
+    bench.runtime.start(spec, silent)
+    tree = bench.place.guest_dir(NODE, 120) / "rootfs" / "etc" / "hostname"
+    assert tree.read_text().strip() == "guest120"
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    done = subprocess.run([*nobody, "cat", str(tree)], capture_output=True, text=True, check=False, timeout=10)
+    assert "Permission denied" in done.stderr
+
+
 def test_commands_have_input_output_and_a_code(bench: Bench) -> None:
     spec = bench.create(116)
     bench.runtime.start(spec, silent)
