@@ -33,7 +33,9 @@ def ask(target: SshTarget, prompt: str, *, api_port: int = 8642, timeout_s: floa
     connection = connect(target)
     try:
         done = connection.run(
-            f"/usr/bin/python3 -I {VERIFY_PATH}", stdin=json.dumps(parameters).encode(), timeout_s=START_SECONDS + timeout_s + 30
+            f"/usr/bin/python3 -I {VERIFY_PATH}",
+            stdin=json.dumps(parameters).encode(),
+            timeout_s=START_SECONDS + timeout_s + 30,
         )
     finally:
         connection.close()

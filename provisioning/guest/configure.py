@@ -361,6 +361,8 @@ def bracket(host: str) -> str:
 
 def main() -> int:
     job = Path(os.environ["HP_JOB"])
+    # /etc/environment may have narrowed it; runuser is in sbin.
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
     try:
         outputs = configure(job, Path(os.environ["HP_SECRETS"]))
     except Refusal as refusal:

@@ -7,6 +7,8 @@
 # EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI, NODE_VERSION, UV_VERSION, UV_SHA256 (may be empty),
 # AGENT_USER
 set -euo pipefail
+# /etc/environment may have narrowed it.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # shellcheck source=/dev/null
 . "$HP_JOB/inputs.env"
 

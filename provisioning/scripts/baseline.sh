@@ -4,6 +4,8 @@
 #
 # From inputs.env: HOME_DIR, AGENT_USER, AGENT_UID, AGENT_GID, PACKAGES (blank-separated)
 set -euo pipefail
+# /etc/environment may have narrowed it.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # shellcheck source=/dev/null
 . "$HP_JOB/inputs.env"
 

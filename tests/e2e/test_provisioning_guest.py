@@ -422,6 +422,65 @@ def test_port_that_is_taken_is_told_with_its_holder(guest: Guest) -> None:
     assert guest.run(guest.configure())["restarted"] == ["hermes-dashboard.service"]
 
 
+def repository_with_sources_of_a_web_ui(guest: Guest, folder: Path) -> str:
+    """The lab's repository as upstream's is: no built web UI, but what it is built from. Returns the commit."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test@localhost", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+
+    subprocess.run(["git", "clone", "-q", str(guest.source.repository), str(folder)], check=True, timeout=120)
+    git("rm", "-r", "-q", "hermes_cli/web_dist")
+    (folder / "web").mkdir()
+    web = {"name": "web", "version": "0.0.0", "private": True, "type": "module", "scripts": {"build": "node build.mjs"}}
+    top = {"name": "hermes-agent", "version": "1.0.0", "private": True, "workspaces": ["web"]}
+    link = {"": {**top}, "web": {"version": "0.0.0"}, "node_modules/web": {"resolved": "web", "link": True}}
+    lock = {"name": "hermes-agent", "version": "1.0.0", "lockfileVersion": 3, "requires": True, "packages": link}
+    (folder / "web" / "package.json").write_text(json.dumps(web))
+    (folder / "package.json").write_text(json.dumps(top))
+    (folder / "package-lock.json").write_text(json.dumps(lock))
+    (folder / "web" / "build.mjs").write_text(
+        "import fs from 'node:fs'; import os from 'node:os';\n"
+        "fs.mkdirSync('../hermes_cli/web_dist/assets', { recursive: true });\n"
+        "const page = `<html><head></head><body>built by ${os.userInfo().username}</body></html>`;\n"
+        "fs.writeFileSync('../hermes_cli/web_dist/index.html', page);\n"
+        "fs.writeFileSync('../hermes_cli/web_dist/assets/app.js', '');\n"
+    )
+    git("add", "-A")
+    git("commit", "-q", "-m", "as upstream")
+    git("tag", "v-web")
+    packed = subprocess.run(
+        ["tar", "-c", "-C", str(folder), ".git"], check=True, capture_output=True, timeout=120
+    ).stdout
+    with contextlib.closing(connect(guest.target())) as connection:
+        result = connection.run(
+            "mkdir -p /root/web && tar -x --no-same-owner -C /root/web", stdin=packed, timeout_s=120
+        )
+    assert result.status == 0, result.stderr
+    return git("rev-parse", "HEAD")
+
+
+def test_a_checkout_without_web_ui_says_so_or_has_it_built(guest: Guest, tmp_path: Path) -> None:
+    commit = repository_with_sources_of_a_web_ui(guest, tmp_path / "web")
+    source = {"git_url": "file:///root/web", "git_tag": "v-web", "git_commit": commit}
+    assert guest.run(guest.agent("git", **source))["dashboard_available"] is False
+    with pytest.raises(PhaseFailed, match="has no web UI"):
+        guest.run(guest.configure())
+    assert guest.shell("systemctl is-active hermes-gateway.service hermes-dashboard.service").split() == ["active"] * 2
+
+    built = guest.run(guest.agent("git", web_ui="build", **source))
+    assert built["dashboard_available"] is True
+    guest.run(guest.configure())
+    status, _, err = guest.verify()
+    assert status == 0, err
+    page = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9119/').read().decode())"
+    assert "built by nobody" in guest.shell(f'python3 -c "{page}"')
+    assert guest.shell("ls -d /var/tmp/hermes-build.* 2>/dev/null || true") == ""
+    guest.run(guest.agent())
+    guest.run(guest.configure())
+    guest.shell("rm -r /root/web")
+
+
 def test_units_of_the_user_are_refused(guest: Guest) -> None:
     folder = "/home/hermes/.config/systemd/user"
     guest.shell(f"runuser -u hermes -- sh -c 'mkdir -p {folder} && touch {folder}/hermes-gateway.service'")
