@@ -15,6 +15,7 @@ from components.dynamic import GONE, Props, Provider, changed, diff_of, known, s
 from components.timing import stopwatch
 from proxmox.operations import AttachmentState, attach, detach, preview_attach, read_attachment
 from proxmox.planning import AttachWish, DetachWish
+from proxmox.vmid import prove_still_ours
 
 SLOT = "mp0"
 _INPUTS = ("vmid", "node", "slot", "volid", "path", "owner", "running")
@@ -42,6 +43,7 @@ def _outputs(props: Props, state: AttachmentState, seconds: float | None = None)
         **{key: props.get(key) for key in _INPUTS},
         "guest": props.get("guest"),
         "take_over": props.get("take_over"),
+        "claim": props.get("claim"),
         "volid": state.volid,
         "path": state.path,
         "running": state.running,
@@ -70,19 +72,25 @@ class _AttachmentProvider(Provider):
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
         with stopwatch() as elapsed, self.proxmox() as client:
+            prove_still_ours(client, int(news["vmid"]), news.get("claim"))
             state = attach(client, _wish(news, previous_volid=olds.get("volid")), report=say)
         return UpdateResult(outs=_outputs(news, state, elapsed()))
 
     def read(self, id_: str, props: Props) -> ReadResult:
+        """A guest that is not ours is no drift, and no reason to forget the attachment, whose deletion guards it."""
         with self.proxmox() as client:
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"))
             state = read_attachment(client, int(props["vmid"]), props["slot"])
         if state is None:
             return GONE
         outs = _outputs(props, state)
-        return ReadResult(id_=id_, outs=outs, inputs={key: outs[key] for key in (*_INPUTS, "guest", "take_over")})
+        inputs = {key: outs[key] for key in (*_INPUTS, "guest", "claim", "take_over")}
+        return ReadResult(id_=id_, outs=outs, inputs=inputs)
 
     def delete(self, _id: str, props: Props) -> None:
+        """Comes before the container's own deletion, so a guest that is not ours is saved from that, too."""
         with self.proxmox() as client:
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"))
             detach(client, DetachWish(vmid=int(props["vmid"]), volid=props["volid"], slot=props["slot"]), report=say)
 
 
@@ -98,6 +106,7 @@ class VolumeAttachment(Resource, module="proxmox", name="VolumeAttachment"):
         resource_name: str,
         *,
         guest: pulumi.Input[str],
+        claim: pulumi.Input[str],
         vmid: int,
         node: str,
         volid: pulumi.Input[str],
@@ -108,6 +117,7 @@ class VolumeAttachment(Resource, module="proxmox", name="VolumeAttachment"):
     ) -> None:
         props = {
             "guest": guest,
+            "claim": claim,
             "vmid": vmid,
             "node": node,
             "slot": SLOT,

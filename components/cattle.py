@@ -72,6 +72,7 @@ class Cattle(pulumi.ComponentResource):
         attachment = VolumeAttachment(
             f"{name}-volume",
             guest=guest.id,
+            claim=claim.claim,
             vmid=cattle.vmid,
             node=connection.node,
             volid=volume["volid"],

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
+import tenacity
 
+READ_SECONDS = 10.0
 _CLAIM_TYPE = "pulumi-python:dynamic/proxmox:Claim"
 _VOLUME_TYPE = "pulumi-python:dynamic/proxmox:Volume"
 _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
@@ -44,15 +46,27 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
 def read_own_state() -> OwnState:
     """This stack's state as the last run left it."""
     name = qualified(pulumi.get_stack())
-    answer = pulumi.runtime.invoke("pulumi:pulumi:readStackResourceOutputs", {"stackName": name}).value
+    answer = _ask("pulumi:pulumi:readStackResourceOutputs", {"stackName": name})
     return own_state_of(answer["outputs"])
 
 
 def read_outputs(stack: str) -> Mapping[str, Any]:
     """Another stack's outputs. Raises the engine's error; its text tells an unknown stack from a wrong passphrase."""
-    answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": qualified(stack)}).value
+    answer = _ask("pulumi:pulumi:readStackOutputs", {"name": qualified(stack)})
     outputs: Mapping[str, Any] = answer["outputs"]
     return outputs
+
+
+def _ask(function: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
+    """Ask the engine, and again while it is just writing the state that it is to read: that fails with an EOF."""
+    ask = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(READ_SECONDS),
+        wait=tenacity.wait_fixed(0.1),
+        retry=tenacity.retry_if_exception(lambda error: "failed to load checkpoint" in str(error)),
+        reraise=True,
+    )
+    answer: Mapping[str, Any] = ask(pulumi.runtime.invoke, function, arguments).value
+    return answer
 
 
 def qualified(stack: str) -> str:

@@ -46,7 +46,9 @@ def cattle_check(settings: Settings, cattle: CattleSettings, state: OwnState, *,
             bridge=cattle.bridge,
             address=None if cattle.static_ip is None else cattle.address,
             claim=state.claim,
-            ours=state.vmid == cattle.vmid,
+            # Once there is a claim it decides alone: the number may be another guest's by now. Only one that was
+            # imported has none yet.
+            ours=state.vmid == cattle.vmid and state.claim is None,
         ),
         attach=AttachWish(
             vmid=cattle.vmid,

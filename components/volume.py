@@ -72,8 +72,8 @@ class _VolumeProvider(Provider):
             state = read_volume_state(client, vmid, id_)
             if state is None and not _is_kept(client, vmid, id_):
                 return GONE
-        outs = {**props, "path": None} if state is None else _outputs(props, state)
-        outs.pop("__provider", None)
+        unmounted = {**{key: props.get(key) for key in _INPUTS}, "path": None, "ref": id_}
+        outs = unmounted if state is None else _outputs(props, state)
         return ReadResult(
             id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS} | {"guest": props.get("guest")}
         )

@@ -37,6 +37,23 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning
     )
 
 
+def prove_still_ours(client: Proxmox, vmid: int, claim: str | None) -> None:
+    """Return when the guest with that VMID carries the claim, or is gone; NotOurs when it is another one. Reads only.
+
+    Somebody may have removed our guest and given its number to one of his own, which the engine would then change or
+    delete in our name. A state of before there were claims has none to compare.
+    """
+    guest = next((guest for guest in client.guests() if guest.vmid == vmid), None)
+    if guest is None or claim is None or _claim_of(client, guest) == claim:
+        return
+    raise NotOurs(
+        f"{_named(vmid, guest)} does not carry this stack's claim any more.",
+        "another guest has been made with the number of ours, or its notes were edited; it is left as it is",
+        f'if it is ours, add the line "claim: {claim}" to its notes; if not, let the state forget ours: '
+        "pulumi state delete, first the volume attachment, then the container",
+    )
+
+
 def _wait_until_made(client: Proxmox, guest: Guest) -> None:
     """A run was ended while our guest was being made: wait until it is whole, and let the plugin take it over.
 

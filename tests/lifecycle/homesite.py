@@ -110,7 +110,7 @@ class Operator:
         self._server = server
         self._token = f"root@pam!hands={server.cluster.access.add_token('root@pam', 'hands', privsep=False)}"
 
-    def call(self, method: str, path: str, **params: object) -> Any:
+    def call(self, method: str, path: str, **params: str | int) -> Any:
         """One call, its task followed to a good end; AssertionError when either fails."""
         with requests.Session() as session:
             session.trust_env = False
@@ -150,7 +150,7 @@ class Operator:
         rows = self.call("GET", f"/nodes/{NODE}/storage/{storage}/content")
         return {row["volid"]: row["size"] >> 30 for row in rows}
 
-    def set(self, vmid: int, **options: object) -> None:
+    def set(self, vmid: int, **options: str | int) -> None:
         self.call("PUT", self.guest(vmid, "/config"), **options)
 
     def stop(self, vmid: int) -> None:
@@ -159,7 +159,7 @@ class Operator:
     def destroy(self, vmid: int) -> None:
         self.call("DELETE", self.guest(vmid), force=1)
 
-    def make_stranger(self, vmid: int, **options: object) -> None:
+    def make_stranger(self, vmid: int, **options: str | int) -> None:
         """A container that is none of the stacks'."""
         self.call(
             "POST",
@@ -372,7 +372,8 @@ def opened(state_dir: Path, port: int = 0, **config: Any) -> Iterator[Site]:
     runtime = SimulatedRuntime(state_dir / "simulated.json")
     made = LabConfig(state_dir=state_dir, runtime=runtime, auth_delay=0.0, control=False, port=port, **config)
     write_template(made.template_dir(NODE), TEMPLATE)
-    with RecordingServer(made) as server:
+    server = RecordingServer(made)
+    with server:
         write_secret(lab.token_file, server.seed_demo_access().api_token + "\n")
         tell_ready(lab, server)
         prepare_stacks(lab)

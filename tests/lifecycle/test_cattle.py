@@ -123,26 +123,45 @@ def test_replace_goes_through_detach_delete_create_attach(with_both: Site) -> No
     with_both.configure(cattleSshKeys=[KEY])
     run = with_both.preview("cattle")
     assert run.changed == {"replace": 2}
-    assert run.span("cattle-container", "replace")
-    assert run.span("cattle-volume", "replace")
+    assert [run.span(f"cattle-{name}", "replace").op for name in ("container", "volume")] == ["replace"] * 2
     assert with_both.writes == []
 
 
 @pytest.mark.parametrize("gone", ["container", "mount"])
 def test_what_is_gone_already_is_no_obstacle(with_both: Site, gone: str) -> None:
-    """Somebody has removed the container, or detached the volume, by hand."""
+    """Somebody has removed the container, or detached the volume, by hand.
+
+    The plugin can't delete a container that is not there; a refresh first is what it takes, and no more than that.
+    """
     before = with_both.data(VOLID)
     with_both.node.stop(CATTLE)
     if gone == "container":
         with_both.node.destroy(CATTLE)
     else:
         with_both.node.set(CATTLE, delete="mp0")
-    run = with_both.destroy("cattle")
+    run = with_both.destroy("cattle", *(["--refresh"] if gone == "container" else []))
     assert_plain(run)
     assert with_both.node.vmids() == [PET]
     assert with_both.node.volumes() == {f"local-lvm:vm-{PET}-disk-0": 2, VOLID: 2}
     assert with_both.data(VOLID) == before
     assert [name for name in with_both.resources("cattle") if name.startswith("cattle")] == []
+
+
+def test_a_stranger_that_got_our_number_survives(with_both: Site) -> None:
+    """Ours was removed by hand, another was made with its number: the plugin alone would change or delete it."""
+    with_both.node.stop(CATTLE)
+    with_both.node.destroy(CATTLE)
+    with_both.node.make_stranger(CATTLE)
+    before = with_both.node.config(CATTLE)
+    with_both.configure(cattleMemory=1024)
+    for verb in ("up", "destroy"):
+        for refresh in ([], ["--refresh"]):
+            run = with_both.pulumi("cattle", verb, "--yes", "--skip-preview", *refresh)
+            assert not run.ok
+            assert "claim" in run.explain()
+            assert_plain(run)
+            assert with_both.writes == []
+    assert with_both.node.config(CATTLE) == before
 
 
 def test_a_container_removed_by_hand_comes_back(with_both: Site) -> None:

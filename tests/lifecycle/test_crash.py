@@ -8,6 +8,7 @@ from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, Watch, Wh
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 ALL = ""
+PLUGIN = "pulumi-resource-proxmoxve"
 DYNAMIC = "dynamic"
 
 
@@ -43,6 +44,8 @@ def assert_up(site: Site) -> None:
 @pytest.mark.parametrize(
     ("victims", "watch"),
     [
+        pytest.param(ALL, at("POST", f"/nodes/{NODE}/lxc", "after"), id="all, after the creation"),
+        pytest.param(PLUGIN, at("POST", f"/nodes/{NODE}/lxc", "after"), id="plugin, after the creation"),
         pytest.param(ALL, at("PUT", CONFIG, "before", mp0=VOLID), id="all, before the attach"),
         pytest.param(ALL, at("PUT", CONFIG, "after", mp0=VOLID), id="all, after the attach"),
         pytest.param(ALL, at("POST", START, "after"), id="all, after the start"),
@@ -57,6 +60,19 @@ def test_up_is_killed_and_converges(with_pet: Site, victims: str, watch: Watch) 
     assert_up(with_pet)
     assert with_pet.data(VOLID) == before
     assert with_pet.up("cattle").changed == {}
+
+
+def test_a_container_that_the_state_has_lost_is_taken_up_again(with_both: Site) -> None:
+    """It carries this stack's claim, so it is no stranger; nothing about it is changed."""
+    known = with_both.resources("cattle")
+    for name in ("cattle-volume", "cattle-container"):
+        with_both.forget_resource("cattle", known[name]["urn"])
+    before = with_both.node.config(CATTLE)
+    with_both.up("cattle")
+    assert_up(with_both)
+    assert with_both.node.config(CATTLE) == before
+    assert not [write for write in with_both.writes if write.startswith(("PUT", "DELETE"))]
+    assert with_both.up("cattle").changed == {}
 
 
 def test_pet_up_is_killed_after_its_volume_was_made(site: Site) -> None:

@@ -57,16 +57,6 @@ def test_a_stranger_keeps_its_number(request: pytest.FixtureRequest, stack: str,
     assert site.node.config(vmid) == before
 
 
-def test_a_leftover_of_ours_has_its_own_text(with_both: Site) -> None:
-    """The container is there and carries our claim, the state has lost it."""
-    urn = with_both.resources("cattle")
-    for name in ("cattle-volume", "cattle-container"):
-        with_both.forget_resource("cattle", urn[name]["urn"])
-    before = with_both.node.config(CATTLE)
-    refused(with_both, "cattle", "up", str(CATTLE), "made by this stack", "pct destroy 105")
-    assert with_both.node.config(CATTLE) == before
-
-
 def _held(site: Site) -> None:
     site.node.make_stranger(200)
     site.node.set(200, mp0=f"{VOLID},mp=/data")
