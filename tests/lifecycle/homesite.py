@@ -13,7 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -414,10 +414,6 @@ def _copy_file(source: str, target: str) -> None:
     with Path(source).open("rb") as old, Path(target).open("wb") as new:
         new.write(old.read(DATA_BYTES))
         new.truncate(Path(source).stat().st_size)
-
-
-def writes_to(requests: Sequence[Request], vmid: int) -> list[str]:
-    return [str(request) for request in requests if request.write and f"/lxc/{vmid}/" in f"{request.path}/"]
 
 
 def assert_plain(run: engine.Run) -> None:
