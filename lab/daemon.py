@@ -17,6 +17,7 @@ from lab.config import LabConfig, storages_for
 from lab.instance import CACHE, Lab, Ready
 from lab.lxc import LxcRuntime
 from lab.network import MODEL_PORT, Network
+from lab.nodeshell import NodeShell
 from lab.runtime import Runtime
 from lab.server import LabServer
 from lab.services.model import MODEL, ModelEndpoint
@@ -61,9 +62,9 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     model = _model(lab, str(plan.gateway), MODEL_PORT, stack)
     git = GitDaemon(lab.place, str(plan.gateway), source.repository.parent)
     git.start()
-    server, config = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
+    server, config, shell = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
     volid = offer_template(config, template)
-    ready = _common(server, model, volid, containers=True)
+    ready = _common(server, shell, model, volid, containers=True)
     lab.say_ready(
         replace(
             ready,
@@ -80,17 +81,19 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
 
 def _without_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     model = _model(lab, "127.0.0.1", 0, stack)
-    server, config = _server(lab, SimulatedRuntime(lab.state_dir / "simulated.json"), stack)
+    server, config, shell = _server(lab, SimulatedRuntime(lab.state_dir / "simulated.json"), stack)
     for node in config.nodes:
         folder = config.template_dir(node)
         folder.mkdir(parents=True, exist_ok=True)
         placeholder = folder / PLACEHOLDER
         if not placeholder.exists():
             placeholder.write_text("This lab runs no containers, so its template is empty.\n")
-    lab.say_ready(_common(server, model, f"local:vztmpl/{PLACEHOLDER}", containers=False))
+    lab.say_ready(_common(server, shell, model, f"local:vztmpl/{PLACEHOLDER}", containers=False))
 
 
-def _server(lab: Lab, runtime: Runtime, stack: contextlib.ExitStack, mtu: int = 1500) -> tuple[LabServer, LabConfig]:
+def _server(
+    lab: Lab, runtime: Runtime, stack: contextlib.ExitStack, mtu: int = 1500
+) -> tuple[LabServer, LabConfig, NodeShell]:
     config = LabConfig(
         state_dir=lab.state_dir,
         runtime=runtime,
@@ -110,8 +113,11 @@ def _server(lab: Lab, runtime: Runtime, stack: contextlib.ExitStack, mtu: int = 
         server.start()
     stack.callback(server.stop)
     server.seed_demo_access()
+    shell = NodeShell(lab.state_dir, lab.ssh_key_file.with_suffix(".pub"), node=NODE)
+    shell.start()
+    stack.callback(shell.stop)
     say(f"the API answers at {server.endpoint}")
-    return server, config
+    return server, config, shell
 
 
 def _model(lab: Lab, host: str, port: int, stack: contextlib.ExitStack) -> ModelEndpoint:
@@ -137,7 +143,7 @@ def offer_template(config: LabConfig, template: Template) -> str:
     return f"local:vztmpl/{template.archive.name}"
 
 
-def _common(server: LabServer, model: ModelEndpoint, volid: str, *, containers: bool) -> Ready:
+def _common(server: LabServer, shell: NodeShell, model: ModelEndpoint, volid: str, *, containers: bool) -> Ready:
     return Ready(
         containers=containers,
         endpoint=server.endpoint,
@@ -147,4 +153,6 @@ def _common(server: LabServer, model: ModelEndpoint, volid: str, *, containers: 
         template=volid,
         model_url=model.base_url,
         model=MODEL,
+        node_ssh_port=shell.port,
+        node_ssh_host_key=shell.host_key,
     )

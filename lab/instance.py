@@ -32,6 +32,8 @@ class Ready:
     template: str
     model_url: str
     model: str
+    node_ssh_port: int | None = None
+    node_ssh_host_key: str | None = None
     bridge: str | None = None
     gateway: str | None = None
     subnet: str | None = None

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lab.cluster import Cluster
 
 FAILED = 255
+VERBS = (*("list", "config", "status", "set", "start", "stop", "shutdown", "reboot", "destroy", "unlock", "exec"),)
+Stdin = Callable[[], bytes]
 _EXEC_DEADLINE = 600.0
 _REQUEST_DEADLINE = 90.0
 _POLL_PAGE = 500
@@ -161,19 +163,27 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def run(state_dir: Path, verb: str, vmid: str, words: Sequence[str]) -> tuple[int, str, str]:
-    """Exit status, output and error output of one command."""
+def run(
+    state_dir: Path, verb: str, vmid: str, words: Sequence[str], read_stdin: Stdin = lambda: b""
+) -> tuple[int, str, str]:
+    """Exit status, output and error output of one command; PctError or ControlError for what ``pct`` would die of.
+
+    Only ``exec`` calls ``read_stdin``.
+    """
     if verb == "unlock":
         send(state_dir, "unlock", vmid=vmid)
         return 0, "", ""
     if verb == "exec":
-        return _exec(state_dir, vmid, words[1:] if words[:1] == ["--"] else words)
+        return _exec(state_dir, vmid, words[1:] if words[:1] == ["--"] else words, read_stdin())
     node = Node(state_dir)
     return 0, _list(node) if verb == "list" else _on_guest(node, verb, vmid, _options(words)), ""
 
 
-def _exec(state_dir: Path, vmid: str, argv: Sequence[str]) -> tuple[int, str, str]:
-    stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+def _own_stdin() -> bytes:
+    return b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+
+
+def _exec(state_dir: Path, vmid: str, argv: Sequence[str], stdin: bytes) -> tuple[int, str, str]:
     given = base64.b64encode(stdin).decode()
     done = send(state_dir, "exec", _EXEC_DEADLINE, vmid=vmid, argv=list(argv), stdin=given)
     output, errors = (base64.b64decode(done[name]).decode(errors="replace") for name in ("stdout", "stderr"))
@@ -218,18 +228,13 @@ def _config(options: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pct", description="Manage the lab's containers as root on its node does.")
     parser.add_argument("--lab", type=Path, default=Path(os.environ.get("HERMES_LAB_DIR", ".cache/lab")))
-    parser.add_argument(
-        "verb",
-        choices=(
-            *("list", "config", "status", "set", "start", "stop", "shutdown", "reboot", "destroy", "unlock", "exec"),
-        ),
-    )
+    parser.add_argument("verb", choices=VERBS)
     parser.add_argument("vmid", nargs="?", default="")
     known, words = parser.parse_known_args(argv)
     if known.verb != "list" and not known.vmid.isdigit():
         parser.error("the container's number is missing")
     try:
-        status, output, errors = run(known.lab, known.verb, known.vmid, words)
+        status, output, errors = run(known.lab, known.verb, known.vmid, words, _own_stdin)
     except (PctError, ControlError, FileNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return FAILED

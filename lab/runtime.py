@@ -17,7 +17,7 @@ Log = Callable[[str], None]
 """Receives one line of a task's log."""
 
 
-class RuntimeFault(Exception):
+class RuntimeFault(Exception):  # noqa: N818 - a fault of the machine, not of a program
     """A guest or a volume could not be handled.
 
     ``str(fault)`` is the task's exit text as Proxmox words it; ``log`` holds the
@@ -31,7 +31,7 @@ class RuntimeFault(Exception):
 
 @dataclass(frozen=True)
 class Interface:
-    """One ``netN`` of a guest. ``ip`` and ``ip6`` are as in the config: CIDR, ``dhcp``, ``auto``, ``manual`` or None."""
+    """One ``netN`` of a guest. ``ip`` and ``ip6`` as in the config: CIDR, ``dhcp``, ``auto``, ``manual`` or None."""
 
     name: str
     bridge: str
