@@ -201,7 +201,7 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
     if not full and storage is not None:
         raise die("parameter 'storage' not allowed for linked clones")
     if full and cluster.is_running(node, vmid) and snapshot is None:
-        raise die("Full clone of a running container is only possible from a snapshot")
+        raise die("Cannot do full clones on a running container without snapshots")
     if snapshot is not None:
         if snapshot not in config.snapshots:
             raise die(f"snapshot '{snapshot}' does not exist")
@@ -280,7 +280,7 @@ def migrate(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappi
     if target == node:
         raise bad_params({"target": "target is local node."})
     if target not in cluster.config.nodes:
-        raise bad_params({"target": "node is not available"})  # text not in the facts
+        raise die(f"no such cluster node '{target}'")
     config = cluster.load(node, vmid)
     if cluster.is_running(node, vmid) and params.get("restart") != "1":
         raise die("can't migrate running container without --online or --restart")

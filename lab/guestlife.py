@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lab import guestconfig
 from lab.access import Identity
-from lab.cluster import DEFAULT_MEMORY, Cluster, check_config_lock, check_protection
+from lab.cluster import DEFAULT_MEMORY, Cluster, check_config_lock, check_digest, check_protection
 from lab.errors import ApiError, denied, die
 from lab.guestfile import NEW_DISK, GuestConfig, Section, is_mount, is_unused, mount_points, mount_type, parse_mount
 from lab.rights import check_content, check_options, check_volume_access
@@ -414,9 +414,7 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
     def check() -> tuple[GuestConfig, str, int, Params]:
         config = cluster.load(node, vmid)
         check_config_lock(config)
-        digest = params.get("digest")
-        if digest is not None and digest != config.digest:
-            raise die("detected modified configuration - file changed by other user? Try again.")
+        check_digest(config, params.get("digest"))
         value = config.get(key)
         if value is None:
             missing = [name for name in ("mp", "volume") if not (name == "mp" and key == "rootfs")]
