@@ -134,34 +134,38 @@ build_web_ui() {
   [ -f "$src/hermes_cli/web_dist/index.html" ] || fail "the web UI was built, but hermes_cli/web_dist/index.html is not there."
 }
 
+# What the checkout depends on: exactly what upstream has locked, with hashes, or what its metadata says.
+install_dependencies() {
+  local name
+  local -a extras=()
+  for name in ${EXTRAS//,/ }; do extras+=(--extra "$name"); done
+  if [ -f "$BUILD/src/uv.lock" ]; then
+    (cd "$BUILD/src" && uv export --quiet --locked --no-dev --no-emit-project --python "$BUILD/venv" "${extras[@]}" \
+      --output-file "$BUILD/locked.txt" >/dev/null) || fail "upstream's uv.lock can't be used (see above)."
+    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: --require-hashes -r "$BUILD/locked.txt"
+  else
+    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: -r "$BUILD/src/pyproject.toml" "${extras[@]}"
+  fi || fail "the agent's dependencies can't be installed (see above)."
+}
+
 install_git() {
+  local dependencies
   fetch_commit
   SCRATCH=$(mktemp -d /var/tmp/hermes-build.XXXXXX)
   trap 'rm -rf "$SCRATCH"' EXIT
   cp -a "$BUILD/src" "$SCRATCH/src"
   chown -R nobody:nogroup "$SCRATCH"
   install -m 0755 "$UV" "$SCRATCH/uv"
+  echo "build: making a wheel, installing its dependencies meanwhile"
+  install_dependencies &
+  dependencies=$!
   build_web_ui
-  echo "build: making a wheel"
   as_nobody "$SCRATCH/uv" build --quiet --wheel --python "$BUILD/venv/bin/python" --out-dir "$SCRATCH/dist" "$SCRATCH/src" ||
     fail "the checkout can't be built into a wheel (see above)."
   local -a wheel=("$SCRATCH"/dist/*.whl)
   [ -f "${wheel[0]}" ] || fail "the build left no wheel."
-  echo "build: installing it with its dependencies"
-  if [ -f "$BUILD/src/uv.lock" ]; then
-    # Exactly what upstream has locked, with hashes.
-    local -a extras=()
-    local name
-    for name in ${EXTRAS//,/ }; do extras+=(--extra "$name"); done
-    (cd "$BUILD/src" && uv export --quiet --locked --no-dev --no-emit-project --python "$BUILD/venv" "${extras[@]}" \
-      --output-file "$SCRATCH/locked.txt" >/dev/null) || fail "upstream's uv.lock can't be used (see above)."
-    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: --require-hashes -r "$SCRATCH/locked.txt" ||
-      fail "the agent's dependencies can't be installed (see above)."
-    uv pip install --quiet --python "$BUILD/venv" --no-deps "${wheel[0]}"
-  else
-    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: "hermes-agent${EXTRAS:+[$EXTRAS]} @ file://${wheel[0]}" ||
-      fail "the agent and its dependencies can't be installed (see above)."
-  fi
+  wait "$dependencies" || fail "without its dependencies the agent can't be installed."
+  uv pip install --quiet --python "$BUILD/venv" --no-deps "${wheel[0]}" || fail "the wheel can't be installed (see above)."
 }
 
 install_extra() {
