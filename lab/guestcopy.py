@@ -201,7 +201,7 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
     if not full and storage is not None:
         raise die("parameter 'storage' not allowed for linked clones")
     if full and cluster.is_running(node, vmid) and snapshot is None:
-        raise die("Cannot do full clones on a running container without snapshots")
+        raise die("Full clone of a running container is only possible from a snapshot")
     if snapshot is not None:
         if snapshot not in config.snapshots:
             raise die(f"snapshot '{snapshot}' does not exist")
