@@ -13,12 +13,13 @@ from pulumi.dynamic import CheckResult, CreateResult, DiffResult, ReadResult, Re
 
 from components.dynamic import GONE, Props, Provider, changed, diff_of, known, say
 from components.timing import stopwatch
+from proxmox.mountpoint import MountPoint
 from proxmox.operations import AttachmentState, attach, detach, preview_attach, read_attachment
 from proxmox.planning import AttachWish, DetachWish
 from proxmox.vmid import prove_still_ours
 
 SLOT = "mp0"
-_INPUTS = ("vmid", "node", "slot", "volid", "path", "owner", "running")
+_INPUTS = ("vmid", "node", "slot", "volid", "path", "options", "pending", "owner", "running")
 """What is declared. ``take_over`` is no property of an attachment: it only says how far one may go to get there."""
 
 
@@ -46,9 +47,17 @@ def _outputs(props: Props, state: AttachmentState, seconds: float | None = None)
         "claim": props.get("claim"),
         "volid": state.volid,
         "path": state.path,
+        "options": _options(state),
+        "pending": state.pending,
         "running": state.running,
         "seconds": props.get("seconds") if seconds is None else seconds,
     }
+
+
+def _options(state: AttachmentState) -> str:
+    """What a mount point says beyond volume and path; what Proxmox adds by itself counts as nothing."""
+    _, _, told = MountPoint(state.volid, state.path, state.options).meaning()
+    return ",".join(f"{key}={value}" for key, value in told)
 
 
 class _AttachmentProvider(Provider):
@@ -62,7 +71,8 @@ class _AttachmentProvider(Provider):
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
         return diff_of(
-            changed(olds, news, "volid", "path", "owner", "running"), changed(olds, news, "vmid", "node", "slot")
+            changed(olds, news, "volid", "path", "options", "pending", "owner", "running"),
+            changed(olds, news, "vmid", "node", "slot"),
         )
 
     def create(self, props: Props) -> CreateResult:
@@ -124,6 +134,9 @@ class VolumeAttachment(Resource, module="proxmox", name="VolumeAttachment"):
             "volid": volid,
             "owner": owner,
             "path": path,
+            # None, and no change that waits: so a hand that adds ro=1 is seen by a refresh.
+            "options": "",
+            "pending": False,
             "take_over": take_over,
             "running": True,
             "seconds": None,

@@ -10,6 +10,7 @@ from tests.lifecycle.homesite import CATTLE, NODE, PET, Site
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 SET_MOUNT = f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes"
+SHUTDOWN = f"POST {CATTLE}/status/shutdown forceStop=1 timeout=60"
 START = f"POST {CATTLE}/status/start"
 HERMES = {"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}
 
@@ -28,6 +29,16 @@ def _elsewhere(site: Site) -> None:
     site.node.set(CATTLE, mp0=f"{VOLID},mp=/srv")
 
 
+def _read_only(site: Site) -> None:
+    site.node.stop(CATTLE)
+    site.node.set(CATTLE, mp0=f"{VOLID},mp=/home/hermes,ro=1")
+
+
+def _waiting(site: Site) -> None:
+    """A change on a running container waits for its next stop (facts proxmox 3.2)."""
+    site.node.set(CATTLE, mp0=f"{VOLID},mp=/srv")
+
+
 def _powered_off_from_inside(site: Site) -> None:
     site.runtime.power_off_from_inside(NODE, CATTLE)
 
@@ -37,6 +48,8 @@ def _powered_off_from_inside(site: Site) -> None:
     [
         pytest.param(_stopped, "update", [START], id="stopped"),
         pytest.param(_detached, "create", [SET_MOUNT, START], id="detached"),
+        pytest.param(_read_only, "update", [SET_MOUNT, START], id="read-only"),
+        pytest.param(_waiting, "update", [SHUTDOWN, SET_MOUNT, START], id="a change that waits"),
         pytest.param(_elsewhere, "update", [SET_MOUNT, START], id="mounted elsewhere"),
     ],
 )
