@@ -19,6 +19,7 @@ from requests.adapters import BaseAdapter
 from lab.config import LabConfig
 from lab.errors import ApiError
 from lab.routing import Call, not_implemented, prepare
+from lab.runtime import Runtime
 from lab.server import LabServer
 from lab.simulated import SimulatedRuntime
 from proxmox.client import Proxmox, Timings
@@ -119,10 +120,10 @@ class InProcess(BaseAdapter):
 
 
 class Lab:
-    """A lab without containers, and clients for it."""
+    """A lab, without containers unless it is given a runtime that has them, and clients for it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.config = LabConfig(state_dir=folder, runtime=SimulatedRuntime(), auth_delay=0)
+    def __init__(self, folder: Path, runtime: Runtime | None = None) -> None:
+        self.config = LabConfig(state_dir=folder, runtime=runtime or SimulatedRuntime(), auth_delay=0)
         self.server = LabServer(self.config)
         self._numbers = count(200, 10)
 

@@ -118,6 +118,12 @@ class History:
 
     # The invariants.
 
+    @staticmethod
+    def identity(image: Path) -> bytes:
+        """The first bytes of a volume, with the identity of its file system."""
+        with image.open("rb") as file:
+            return file.read(64)
+
     def volumes(self) -> list[str]:
         found = sorted(mount.volume for mount in self.lab.look(self.pet).mounts().values())
         return found or [f"local-lvm:vm-{self.pet}-disk-1"]
@@ -125,7 +131,7 @@ class History:
     def check(self) -> None:
         pet = self.lab.look(self.pet)
         found = {f"local-lvm:{name}": self.lab.image(f"local-lvm:{name}") for name in self.lab.volumes(self.pet)}
-        identities = {volid: identity(image) for volid, image in found.items()}
+        identities = {volid: self.identity(image) for volid, image in found.items()}
         for volid, known in self.known.items():
             assert identities.get(volid) == known, f"{volid} was lost or formatted anew"
         self.known = identities
@@ -195,12 +201,6 @@ class History:
     def remove(self, client: Proxmox) -> None:
         for vmid in (*self.cattle, self.pet):
             self.lab.remove(client, vmid)
-
-
-def identity(image: Path) -> bytes:
-    """The first bytes of a volume, with the identity of its file system."""
-    with image.open("rb") as file:
-        return file.read(64)
 
 
 def seeds(batch: int) -> range:
