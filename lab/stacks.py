@@ -12,7 +12,7 @@ import ipaddress
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +74,29 @@ def prepare_stacks(lab: Lab) -> None:
         _pulumi(["config", "set", "--stack", "cattle", "--secret", MODEL_KEY], CHECKOUT, env, stdin=key)
 
 
-def _make_stacks(environment: Mapping[str, str]) -> str:
-    """Make the stacks in the backend; answers the salt (it only proves the passphrase, so one serves both)."""
+def make_stack(lab: Lab, stack: str) -> None:
+    """One more stack for the lab, a second cattle for one; nothing when it is there. LabError when the CLI fails."""
+    _make_stacks({**os.environ, **environment(lab)}, [stack])
+
+
+def _make_stacks(environment: Mapping[str, str], stacks: Sequence[str] = STACKS) -> str:
+    """Make stacks in the backend; answers the salt (it only proves the passphrase, so one serves all)."""
     scratch_environment = {key: value for key, value in environment.items() if key != CONFIG_FILE_VARIABLE}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "Pulumi.yaml").write_text(f"name: {PROJECT}\nruntime: python\n")
-        for stack in STACKS:
-            existing = _pulumi(["stack", "ls", "--json"], folder, scratch_environment)
+        existing = _pulumi(["stack", "ls", "--json"], folder, scratch_environment)
+        for stack in stacks:
             if f'"name": "{stack}"' not in existing:
                 _pulumi(["stack", "init", "--no-select", stack], folder, scratch_environment)
-        for stack in STACKS:
+        for stack in stacks:
             file = folder / f"Pulumi.{stack}.yaml"
             if file.exists():
                 salt: str = yaml.safe_load(file.read_text())["encryptionsalt"]
                 return salt
         # The stacks were there, their configuration file is gone: another salt for the same passphrase will do.
-        _pulumi(["stack", "change-secrets-provider", "passphrase", "--stack", STACKS[0]], folder, scratch_environment)
-        return str(yaml.safe_load((folder / f"Pulumi.{STACKS[0]}.yaml").read_text())["encryptionsalt"])
+        _pulumi(["stack", "change-secrets-provider", "passphrase", "--stack", stacks[0]], folder, scratch_environment)
+        return str(yaml.safe_load((folder / f"Pulumi.{stacks[0]}.yaml").read_text())["encryptionsalt"])
 
 
 def _pulumi(argv: list[str], folder: Path, environment: Mapping[str, str], stdin: str | None = None) -> str:
