@@ -41,6 +41,7 @@ def agent_inputs(agent: AgentSettings) -> AgentInputs:
         git_url=agent.repository,
         git_tag=agent.tag,
         git_commit=agent.commit,
+        web_ui=agent.web_ui,
         uv_binary=str(_UV) if _UV.exists() else None,
     )
 

@@ -319,6 +319,7 @@ class AgentSettings(_Settings):
     model: Filled
     model_key: SecretStr
     dashboard: bool
+    web_ui: Literal["prebuilt", "build"]
     dashboard_host: Filled
     dashboard_port: Port
     dashboard_user: Filled

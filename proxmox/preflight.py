@@ -125,6 +125,7 @@ def pet_faults(check: PetCheck, seen: Surroundings) -> list[Fault]:
     for wish in new:
         sizes[wish.storage] = sizes.get(wish.storage, 0) + wish.size
     faults = _guest_faults(check.guest, seen, needed_pet(check), sizes)
+    faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=True)
     pet = seen.cluster.guest(check.guest.vmid)
     if pet is not None and _is_ours(check.guest, pet):
         for wish in check.volumes:
@@ -154,6 +155,7 @@ def _is_there(check: PetCheck, wish: VolumeWish, seen: Surroundings) -> bool:
 def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
     """All faults that stand in a cattle's way."""
     faults = _guest_faults(check.guest, seen, needed_cattle(check), {})
+    faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=False)
     wish = check.attach
     if wish is None:
         return faults
@@ -208,7 +210,6 @@ def _guest_faults(
         for name in dict.fromkeys([check.root_storage, *sizes]):
             faults += _storage_faults(check.node, name, sizes.get(name, 0), seen.storages)
         faults += _template_faults(check, guest, seen.templates)
-        faults += _root_faults(check, guest)
         faults += _bridge_faults(check, seen.bridges)
     faults += _address_faults(check, seen.cluster)
     return faults
@@ -277,14 +278,25 @@ def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: fro
     return [Fault("template", check.template, rule, f"on the node: pveam update; pveam download {storage} {name}")]
 
 
-def _root_faults(check: GuestCheck, guest: GuestFacts | None) -> list[Fault]:
-    """A root file system grows in place and never shrinks (facts proxmox 9, resize)."""
+def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool) -> list[Fault]:
+    """A root file system grows in place and never shrinks (facts proxmox 9, resize).
+
+    The plugin sends a changed size twice, by resize and as an option of rootfs, and a protected guest refuses the second.
+    """
     root = guest.config.get("rootfs", "") if guest is not None and _is_ours(check, guest) else ""
     size = MountPoint.parse(f"{root},mp=/").size if root else None
-    if size is None or parse_size(size) <= check.root_gb * GIB:
+    if size is None or parse_size(size) == check.root_gb * GIB:
         return []
-    rule = f"can't be made smaller: CT {check.vmid} has a root file system of {size}"
-    return [Fault("disk", f"{check.root_gb:g}G", rule, "raise it to that size, or destroy the guest and make it anew")]
+    if parse_size(size) > check.root_gb * GIB:
+        rule = f"can't be made smaller: CT {check.vmid} has a root file system of {size}"
+        return [
+            Fault("disk", f"{check.root_gb:g}G", rule, "raise it to that size, or destroy the guest and make it anew")
+        ]
+    if protected:
+        rule = f"CT {check.vmid} has a root file system of {size}, which the plugin can't grow while it is protected"
+        remedy = f"on node {check.node}: pct resize {check.vmid} rootfs {check.root_gb:g}G; then: pulumi up --refresh"
+        return [Fault("disk", f"{check.root_gb:g}G", rule, remedy)]
+    return []
 
 
 def _bridge_faults(check: GuestCheck, bridges: Sequence[str] | None) -> list[Fault]:

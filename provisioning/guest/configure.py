@@ -299,7 +299,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     if dashboard["enabled"] and not installed["dashboard_available"]:
         raise Refusal(
             f"the dashboard is asked for, but {directory} has no web UI: its source brings none built.\n"
-            "Set agentDashboard to false, or take a source that brings one (agentSource pypi)."
+            "Set agentDashboard to false, agentWebUi to build, or agentSource to pypi, which brings one."
         )
     refuse_user_units(home, user)
 

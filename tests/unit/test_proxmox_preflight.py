@@ -329,6 +329,12 @@ PET_FAULTS: dict[str, tuple[PetCheck, Surroundings, str, str]] = {
         "volume hermes",
         "set its size to 8 GB",
     ),
+    "a root file system that is to grow under protection": (
+        replace(PET, guest=replace(PET.guest, root_gb=4)),
+        around(),
+        "disk",
+        "pct resize 999 rootfs 4G",
+    ),
     "explicit volume on a pet that is to be made": (
         replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),)),
         empty(),
@@ -354,6 +360,13 @@ PET_FAULTS: dict[str, tuple[PetCheck, Surroundings, str, str]] = {
         "must exist on node pve",
     ),
 }
+
+
+def test_a_cattles_root_file_system_may_grow() -> None:
+    check = replace(CATTLE, guest=replace(CATTLE.guest, root_gb=40))
+    assert not [
+        fault for fault in cattle_faults(check, around(with_cattle(ours(cattle_with())))) if fault.key == "disk"
+    ]
 
 
 @pytest.mark.parametrize("case", PET_FAULTS)
