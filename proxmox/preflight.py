@@ -281,7 +281,7 @@ def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: fro
 def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool) -> list[Fault]:
     """A root file system grows in place and never shrinks (facts proxmox 9, resize).
 
-    The plugin sends a changed size twice, by resize and as an option of rootfs, and a protected guest refuses the second.
+    The plugin sends a changed size by resize and again as an option of rootfs, which a protected guest refuses.
     """
     root = guest.config.get("rootfs", "") if guest is not None and _is_ours(check, guest) else ""
     size = MountPoint.parse(f"{root},mp=/").size if root else None
