@@ -284,7 +284,7 @@ def _trust_fault(connection: Connection, env: Mapping[str, str], reason: str) ->
         remedy = f"export SSL_CERT_FILE='{connection.ca_file}'   (the system's directories stay in use)"
     else:
         remedy = (
-            "the plugin cannot use a fingerprint: copy /etc/pve/pve-root-ca.pem from the node, then "
-            "export PROXMOX_VE_CA_FILE=FILE SSL_CERT_FILE=FILE and leave the fingerprint out"
+            f"the plugin cannot compare fingerprints: scripts/trust {connection.host}:{connection.port} FINGERPRINT "
+            "saves the certificate that has it and prints the line to export; leave the fingerprint out then"
         )
     return Fault("SSL_CERT_FILE", env.get("SSL_CERT_FILE", ""), rule, remedy)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import trustme
 
+from lab.instance import CHECKOUT
 from lab.server import DEMO_TOKEN, DEMO_USER, write_secret
 from tests.lifecycle.homesite import CATTLE, PET, Site, opened
 
@@ -53,6 +59,35 @@ def test_a_revoked_token_is_told_as_such(with_both: Site) -> None:
     assert "401" in run.explain()
     assert secret not in run.explain()
     assert "Traceback" not in run.explain()
+
+
+def test_a_certificate_with_the_right_fingerprint_is_trusted_by_client_and_plugin(
+    with_both: Site, tmp_path: Path
+) -> None:
+    """scripts/trust: the server's own certificate as the file to trust, once it has the fingerprint that was named."""
+    host, port = urlsplit(with_both.server.endpoint).hostname, urlsplit(with_both.server.endpoint).port
+    seen = subprocess.run(
+        [CHECKOUT / "scripts" / "trust", f"{host}:{port}"], capture_output=True, text=True, check=True, timeout=60
+    )
+    fingerprint = re.findall(r"(?:[0-9A-F]{2}:){31}[0-9A-F]{2}", seen.stdout)[0]
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "a folder")}
+
+    def trust(wanted: str) -> subprocess.CompletedProcess[str]:
+        command = [str(CHECKOUT / "scripts" / "trust"), f"{host}:{port}", wanted]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    wrong = trust("00:" + fingerprint[3:] if not fingerprint.startswith("00") else "11:" + fingerprint[3:])
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "nothing was saved" in wrong.stderr
+    assert not (tmp_path / "a folder").exists()
+
+    right = trust(fingerprint)
+    assert right.returncode == 0, right.stderr
+    file = shlex.split(right.stdout)[1].removeprefix("PROXMOX_VE_CA_FILE=")
+    with_both.overrides["PROXMOX_VE_CA_FILE"] = file
+    # A refresh asks both: our client, and the plugin for the container.
+    assert with_both.refresh("cattle").changed == {}
+    assert any(request.path.endswith(f"/lxc/{CATTLE}/config") for request in with_both.sent)
 
 
 def test_another_ca_is_not_trusted(with_both: Site, tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Trust by fingerprint: the plugin can't compare fingerprints, but it trusts a certificate that comes in a file."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import ssl
+import sys
+from pathlib import Path
+
+DEFAULT_PORT = 8006
+TIMEOUT = 10.0
+
+
+class TrustError(Exception):
+    """The certificate is not the one that was named, or can't be had."""
+
+
+def certificate_of(host: str, port: int) -> str:
+    """The server's certificate as PEM. It is not verified: that is what the fingerprint is for."""
+    try:
+        return ssl.get_server_certificate((host, port), timeout=TIMEOUT)
+    except OSError as error:
+        raise TrustError(f"{host}:{port} gives no certificate: {error}") from None
+
+
+def fingerprint_of(pem: str) -> str:
+    """SHA-256 of a certificate as Proxmox shows it: 32 pairs of hex digits with colons."""
+    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest().upper()
+    return ":".join(digest[place : place + 2] for place in range(0, len(digest), 2))
+
+
+def save(pem: str, wanted: str, file: Path) -> None:
+    """Write the certificate if it has the fingerprint; TrustError if not."""
+    found = fingerprint_of(pem)
+    if found.replace(":", "") != wanted.replace(":", "").upper():
+        raise TrustError(
+            f"the server's certificate has another fingerprint; nothing was saved.\n"
+            f"  wanted: {wanted}\n  found:  {found}\n"
+            "If the node's certificate was renewed, `pvenode cert info` on the node shows the new one.\n"
+            "If not, somebody else answers at that address."
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(pem)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/trust", description="Trust a Proxmox by its fingerprint.")
+    parser.add_argument("address", metavar="HOST[:PORT]")
+    parser.add_argument("fingerprint", nargs="?", help="SHA-256, as `pvenode cert info` shows it")
+    options = parser.parse_args()
+    host, _, port = options.address.removeprefix("https://").rstrip("/").partition(":")
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    file = base / "hermes-homelab" / f"{host}.pem"
+    try:
+        pem = certificate_of(host, int(port or DEFAULT_PORT))
+        if options.fingerprint is None:
+            print(f"The certificate of {host} has the SHA-256 fingerprint\n  {fingerprint_of(pem)}")
+            print("Compare it with what `pvenode cert info` shows on the node, then:")
+            print(f"  scripts/trust {options.address} FINGERPRINT")
+            return 0
+        save(pem, options.fingerprint, file)
+    except (TrustError, ValueError) as error:
+        print(f"trust: {error}", file=sys.stderr)
+        return 1
+    print(f"export PROXMOX_VE_CA_FILE={shlex.quote(str(file))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
