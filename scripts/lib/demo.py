@@ -105,8 +105,8 @@ class Demo:
             raise DemoError(f"pulumi {' '.join(argv)} --stack {stack} failed:\n{run.explain()}")
         return run
 
-    def up(self, stack: str, *options: str) -> Run:
-        return self.engine("up", "--yes", "--skip-preview", *options, stack=stack)
+    def up(self, stack: str) -> Run:
+        return self.engine("up", "--yes", "--skip-preview", stack=stack)
 
     def outputs(self, stack: str) -> dict[str, Any]:
         argv = ["pulumi", "stack", "output", "--json", "--stack", stack, "--non-interactive"]
@@ -161,13 +161,12 @@ class Demo:
         with self.step("A Proxmox on this machine"):
             self.start_lab()
         with self.step("The pet: CT 999, which owns the volume"):
-            # With a refresh, since an earlier showing may have left anything.
-            self.up("pet", "--refresh")
+            self.up("pet")
             pet = self.outputs("pet")
             volid = pet["volumes"]["hermes"]["volid"]
             self.check(self.volume_listed(volid), f"{volid} is on the storage")
         with self.step("The cattle: CT 105, which borrows the volume and runs the agent"):
-            first = self.up("cattle", "--refresh")
+            first = self.up("cattle")
             cattle = self.outputs("cattle")
             target = self.target(cattle)
             self.check(cattle["volume"] == volid, f"CT 105 has {volid} at /home/hermes")

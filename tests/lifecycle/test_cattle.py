@@ -131,7 +131,7 @@ def test_replace_goes_through_detach_delete_create_attach(with_both: Site) -> No
 def test_what_is_gone_already_is_no_obstacle(with_both: Site, gone: str) -> None:
     """Somebody has removed the container, or detached the volume, by hand.
 
-    The plugin can't delete a container that is not there; a refresh first is what it takes, and no more than that.
+    The plugin can't delete a container that is not there; that each run refreshes first is what it takes.
     """
     before = with_both.data(VOLID)
     with_both.node.stop(CATTLE)
@@ -139,7 +139,7 @@ def test_what_is_gone_already_is_no_obstacle(with_both: Site, gone: str) -> None
         with_both.node.destroy(CATTLE)
     else:
         with_both.node.set(CATTLE, delete="mp0")
-    run = with_both.destroy("cattle", *(["--refresh"] if gone == "container" else []))
+    run = with_both.destroy("cattle")
     assert_plain(run)
     assert with_both.node.vmids() == [PET]
     assert with_both.node.volumes() == {f"local-lvm:vm-{PET}-disk-0": 2, VOLID: 2}
@@ -155,7 +155,7 @@ def test_a_stranger_that_got_our_number_survives(with_both: Site) -> None:
     before = with_both.node.config(CATTLE)
     with_both.configure(cattleMemory=1024)
     for verb in ("up", "destroy"):
-        for refresh in ([], ["--refresh"]):
+        for refresh in ([], ["--refresh=false"]):
             run = with_both.pulumi("cattle", verb, "--yes", "--skip-preview", *refresh)
             assert not run.ok
             assert "claim" in run.explain()
@@ -168,7 +168,7 @@ def test_a_container_removed_by_hand_comes_back(with_both: Site) -> None:
     before = with_both.data(VOLID)
     with_both.node.stop(CATTLE)
     with_both.node.destroy(CATTLE)
-    with_both.up("cattle", "--refresh")
+    with_both.up("cattle")
     assert with_both.node.running(CATTLE)
     assert with_both.node.config(CATTLE)["mp0"].startswith(f"{VOLID},mp=/home/hermes")
     assert with_both.data(VOLID) == before
