@@ -40,8 +40,6 @@ from lab.place import LabError
 Log = Callable[[str], None]
 
 SUITE = "bookworm"
-DEFAULT_MIRROR = "http://deb.debian.org/debian"
-DEFAULT_SECURITY_MIRROR = "http://deb.debian.org/debian-security"
 IMAGE_SIZE = 1 << 30
 """Size of the prepared image in bytes; a guest's own image is grown from it."""
 
@@ -87,10 +85,10 @@ class Template:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what a template holds."""
+    """Everything that decides what a template holds. Without mirrors of the host's, mmdebstrap's own default serves."""
 
-    mirror: str
-    security_mirror: str
+    mirror: str | None
+    security_mirror: str | None
     packages: tuple[str, ...]
     certificates: tuple[tuple[str, str], ...]
     pip_configuration: str
@@ -103,14 +101,14 @@ class Recipe:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def mirrors_from_sources(text: str, os_release: str) -> tuple[str, str]:
-    """The host's Debian mirror and security mirror, from its apt sources (both formats); the public ones elsewhere."""
+def mirrors_from_sources(text: str, os_release: str) -> tuple[str | None, str | None]:
+    """The host's Debian mirror and security mirror, from its apt sources (both formats); None unless it has both."""
     if not re.search(r'^ID="?debian"?$', os_release, re.MULTILINE):
-        return DEFAULT_MIRROR, DEFAULT_SECURITY_MIRROR
+        return None, None
     addresses = re.findall(r"^\s*(?:URIs:|deb(?:\s+\[[^\]]*\])?)\s+(https?://\S+)", text, re.MULTILINE)
     main = [a.rstrip("/") for a in addresses if a.rstrip("/").endswith("/debian")]
     security = [a.rstrip("/") for a in addresses if a.rstrip("/").endswith("/debian-security")]
-    return (main or [DEFAULT_MIRROR])[0], (security or [DEFAULT_SECURITY_MIRROR])[0]
+    return (main[0], security[0]) if main and security else (None, None)
 
 
 def apt_options_from_dump(text: str) -> tuple[str, ...]:
@@ -143,8 +141,10 @@ def architecture(machine: str | None = None) -> str:
     return names[machine]
 
 
-def sources_file(recipe: Recipe) -> str:
-    """The guests' apt sources."""
+def sources_file(recipe: Recipe) -> str | None:
+    """The guests' apt sources; None where mmdebstrap writes them."""
+    if recipe.mirror is None or recipe.security_mirror is None:
+        return None
     entries = ((recipe.mirror, f"{SUITE} {SUITE}-updates"), (recipe.security_mirror, f"{SUITE}-security"))
     return "\n".join(
         f"Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\n"
@@ -170,7 +170,9 @@ def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Temp
             shutil.rmtree(leftover)
         _need_tools()
         started = time.monotonic()
-        log(f"building the container template (Debian 12, from {recipe.mirror}); this is done once")
+        log(
+            f"building the container template (Debian 12); this is done once"
+        )
         building = Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
         try:
             (building / "recipe.json").write_text(json.dumps(recipe.__dict__))
@@ -261,6 +263,9 @@ def _build(building: Path) -> None:
     extra = work / "extra"
     _write_extras(extra, recipe)
     tree = work / "tree.tar"
+    sources = sources_file(recipe)
+    # Those that mmdebstrap was given go; its own stay where the host has none to offer.
+    given = "apt/sources.list apt/sources.list.d/0*" if sources else ""
     (work / "tmp").mkdir(mode=0o1777)
     _run(
         [
@@ -273,11 +278,11 @@ def _build(building: Path) -> None:
             f'--customize-hook=cp -r {extra}/. "$1"/',
             '--customize-hook=chroot "$1" update-ca-certificates',
             '--customize-hook=chroot "$1" systemctl mask sys-kernel-debug.mount systemd-journald-audit.socket',
-            '--customize-hook=cd "$1"/etc && rm -f ssh/ssh_host_* apt/sources.list apt/sources.list.d/0*',
+            '--customize-hook=cd "$1"/etc && rm -f ssh/ssh_host_* ' + given,
             '--customize-hook=: > "$1"/etc/machine-id',
-            SUITE, str(tree), "-",
+            SUITE, str(tree), *(["-"] if sources else []),
         ],
-        stdin=sources_file(recipe),
+        stdin=sources or "",
         TMPDIR=str(work / "tmp"),
     )  # fmt: skip
     _say("making the image")
@@ -309,9 +314,10 @@ def make_image(image: Path, size: int, tree: Path | None = None, root_owner: int
 def _write_extras(extra: Path, recipe: Recipe) -> None:
     """Files that every guest gets: how to reach registries from here, and dpkg without its syncs."""
     files = {
-        "etc/apt/sources.list.d/debian.sources": sources_file(recipe),
         "etc/dpkg/dpkg.cfg.d/unsafe-io": "force-unsafe-io\n",
     }
+    if sources := sources_file(recipe):
+        files["etc/apt/sources.list.d/debian.sources"] = sources
     if recipe.apt_options:
         files["etc/apt/apt.conf.d/90host"] = "\n".join(recipe.apt_options) + "\n"
     if recipe.certificates:

@@ -23,6 +23,7 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import requests
 
@@ -56,11 +57,13 @@ class Source:
 
 
 def package_index() -> str:
-    """The package index of this machine: uv's or pip's variable, else PyPI."""
+    """The package index of this machine: uv's or pip's variable, else pip's default."""
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         if address := os.environ.get(name):
             return address.rstrip("/")
-    return "https://pypi.org/simple"
+    from pip._internal.models.index import PyPI  # noqa: PLC0415 - pip is slow to load, and pinned
+
+    return str(PyPI.simple_url)
 
 
 def ensure_source(cache: Path, log: Log) -> Source:
@@ -89,7 +92,9 @@ def _make(making: Path) -> None:
     _download(archive)
     tree = making / "tree"
     with tarfile.open(archive) as opened:
-        opened.extractall(tree, filter="data")
+        # Debian 12's Python 3.11.2 knows no filters yet.
+        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        opened.extractall(tree, **safely)  # noqa: S202 - see above
     (top,) = tree.iterdir()
     commit = build_repository(top, making / f"{PROJECT}.git")
     shutil.rmtree(tree)
