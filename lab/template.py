@@ -171,7 +171,7 @@ def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Temp
         _need_tools()
         started = time.monotonic()
         log(
-            f"building the container template (Debian 12); this is done once"
+            "building the container template (Debian 12); this is done once"
         )
         building = Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
         try:
