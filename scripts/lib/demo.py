@@ -202,7 +202,8 @@ class Demo:
         image = self.volume_image(volid)
 
         def look(event: dict[str, Any]) -> None:
-            if "resOutputsEvent" in event and event["resOutputsEvent"]["metadata"]["urn"].endswith("::cattle-volume"):
+            metadata = event.get("resOutputsEvent", {}).get("metadata", {})
+            if metadata.get("op") == "delete" and metadata["urn"].endswith("::cattle-volume"):
                 seen.append(data_checksum(image))
 
         with self.console.status("pulumi destroy --stack cattle"):
