@@ -170,9 +170,7 @@ def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Temp
             shutil.rmtree(leftover)
         _need_tools()
         started = time.monotonic()
-        log(
-            "building the container template (Debian 12); this is done once"
-        )
+        log("building the container template (Debian 12); this is done once")
         building = Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
         try:
             (building / "recipe.json").write_text(json.dumps(recipe.__dict__))
