@@ -175,9 +175,11 @@ def test_a_cut_at_any_command_changes_nothing(container: Container, effect: str)
     go(container, job(WORK))
     commands = len(container.commands)
     for number in range(commands):
+        fired: list[int] = []
 
-        def cut(now: int, number: int = number) -> None:
+        def cut(now: int, number: int = number, fired: list[int] = fired) -> None:
             if now == number:
+                fired.append(now)
                 raise ConnectionCut("the cable was pulled")
 
         container.commands.clear()
@@ -187,7 +189,8 @@ def test_a_cut_at_any_command_changes_nothing(container: Container, effect: str)
         assert result == JobResult({"version": "1"}, picked_up=False), number
         assert [line for line in lines if "connecting again" not in line] == CLEAN_LINES, number
         assert len(container.starts) == number + 2, number
-        assert len(container.commands) > commands, number
+        # How often the job is looked at is not the same each time: only a run that was shorter may go uncut.
+        assert fired or len(container.commands) <= number, number
 
 
 def test_a_cut_after_a_job_that_ended_at_once_does_not_start_it_again(container: Container) -> None:
