@@ -116,11 +116,14 @@ class LxcRuntime:
 
     def copy_volume(self, source: Path, target: Path) -> None:
         temporary = _beside(target)
-        try:
+        with contextlib.ExitStack() as thaw:
+            thaw.callback(temporary.unlink, missing_ok=True)
+            # What is mounted is copied as it is at one moment; recover() thaws what a crash in between left frozen.
+            for at in [at for loop in _loops_of(source) for at in _mounted_at(loop)][:1]:
+                _run(["fsfreeze", "--freeze", at])
+                thaw.callback(_try, ["fsfreeze", "--unfreeze", at])
             _run(["cp", "--sparse=always", "--reflink=auto", str(source), str(temporary)], deadline=UNPACK_DEADLINE)
             temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def remove_volume(self, image: Path) -> None:
         for loop in _loops_of(image):
@@ -291,6 +294,7 @@ class LxcRuntime:
     def recover(self, specs: Sequence[GuestSpec]) -> None:  # noqa: ARG002 - leftovers are found on the machine
         self.place.make_run_dir()
         for folder in sorted((self.place.run_dir / "guests").glob("*/*")):
+            _thaw(folder)
             if folder.is_dir() and not self._is_running(folder):
                 self._release(folder)
                 remove_groups(folder.name)
@@ -313,6 +317,7 @@ class LxcRuntime:
         shutil.rmtree(f"/run/lxc/lock{self.place.run_dir}", ignore_errors=True)
 
     def _end(self, guest_dir: Path, timeout: float) -> None:
+        _thaw(guest_dir)
         name = ["-n", guest_dir.name, "-P", str(guest_dir.parent)]
         if self._is_running(guest_dir):
             _try(["lxc-stop", *name, "--timeout", str(round(timeout))], deadline=timeout + 15)
@@ -654,6 +659,13 @@ def _unix_sockets() -> str:
 
 def _mounts() -> list[str]:
     return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
+def _thaw(guest_dir: Path) -> None:
+    """Let writes to the guest's volumes go on; harmless where nothing is frozen."""
+    for at in _mounts():
+        if at.startswith(f"{guest_dir}/"):
+            _try(["fsfreeze", "--unfreeze", at])
 
 
 def _mounted_at(device: str) -> list[str]:

@@ -139,7 +139,7 @@ class Runtime(Protocol):
         """
 
     def copy_volume(self, source: Path, target: Path) -> None:
-        """Copy a volume that is not mounted read-write (snapshots, clones, moves)."""
+        """Copy a volume as it is at one moment, mounted or not (snapshots, clones, moves, backups)."""
 
     def remove_volume(self, image: Path) -> None:
         """Free a volume; RuntimeFault when it is mounted (``contains a filesystem in use``)."""

@@ -25,10 +25,7 @@ from tests.api.test_contract import CASES
 
 # Reason -> cases. "facts" is facts/proxmox.md; the lab follows it.
 DIFFERENCES: dict[str, tuple[str, ...]] = {
-    "the lab: it models fewer methods and says 501 instead of inventing an answer": (
-        "unmodelled-branch",
-        "backup-running-snapshot-mode-is-not-modelled",
-    ),
+    "the lab: it models fewer methods and says 501 instead of inventing an answer": ("unmodelled-branch",),
     "the lab: the path in a 501 is the one below /api2/json (facts 0)": ("unknown-path", "unknown-verb"),
     "the lab: a parameter of the path must not be contradicted (facts 0)": ("path-body-conflict",),
     "the lab: form data knows 0 and 1 only (facts 0)": ("form-true-is-no-boolean",),
