@@ -6,7 +6,11 @@ operation, when it began and ended, what was said.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import signal
 import subprocess
 import threading
 import time
@@ -98,6 +102,8 @@ def pulumi(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A session of its own: so what a run leaves behind, a language host for one, can be found and ended.
+        start_new_session=True,
     )
     killer = threading.Timer(timeout, process.kill)
     killer.start()
@@ -119,9 +125,14 @@ def pulumi(
                 _take(run, event, open_spans, time.monotonic() - begin)
                 if on_event is not None:
                     on_event(event)
+    except BaseException:
+        # Interrupted: the engine gets the chance to end its operations and to write its state.
+        process.send_signal(signal.SIGINT)
+        raise
     finally:
         killer.cancel()
         run.returncode = process.wait()
+        kill_session(process.pid)
         drain.join()
         stdout.close()
         stderr.close()
@@ -131,6 +142,23 @@ def pulumi(
         with log.open("a", encoding="utf-8") as file:
             file.write(f"$ pulumi {' '.join(argv)}\n{''.join(lines)}{run.stderr}\n")
     return run
+
+
+def kill_session(session: int, pattern: str = "") -> int:
+    """kill -9 all processes of a session, or those whose command line matches; answers how many.
+
+    The engine's plugins have process groups of their own, so a group is not enough.
+    """
+    killed = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if int(stat[3]) == session and re.search(pattern, command):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    killed += 1
+    return killed
 
 
 def _take(run: Run, event: dict[str, Any], open_spans: dict[str, tuple[dict[str, Any], float]], now: float) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -284,7 +283,7 @@ class Site:
         def watch(request: Request, when: When) -> bool:
             if hits or not request.authid.startswith(STACK_USER) or not at(request, when):
                 return False
-            hits.append(kill_session(process.pid, victims))
+            hits.append(engine.kill_session(process.pid, victims))
             return True
 
         self.server.watch = watch
@@ -292,7 +291,7 @@ class Site:
             process.wait(ENGINE_DEADLINE)
         finally:
             self.server.watch = None
-            kill_session(process.pid)
+            engine.kill_session(process.pid)
             process.wait(10)
         self.server.cluster.tasks.wait_idle(10.0)
         self.forget()
@@ -345,23 +344,6 @@ def good(run: engine.Run) -> engine.Run:
     assert run.ok, run.explain()
     assert run.changes, "the engine gave no summary"
     return run
-
-
-def kill_session(session: int, pattern: str = "") -> int:
-    """kill -9 all processes of a session, or those whose command line matches; answers how many.
-
-    The engine's plugins have process groups of their own, so a group is not enough.
-    """
-    killed = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if int(stat[3]) == session and re.search(pattern, command):
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    killed += 1
-    return killed
 
 
 @contextlib.contextmanager
