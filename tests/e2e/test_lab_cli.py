@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from lab.instance import CHECKOUT, Lab
+from lab.instance import CACHE, CHECKOUT, Lab
 from lab.network import FORWARDING
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
@@ -148,8 +148,13 @@ def test_a_lab_without_containers_needs_no_root(tmp_path: Path) -> None:
     lab.state_dir.mkdir()
     prefix: list[str] = []
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    # An interpreter below /root is no other user's: then root has to do.
-    probe = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"]
+    # An interpreter below /root is no other user's, nor is a checkout of root's a place for his Pulumi to write to:
+    # then root has to do.
+    usable = (
+        "import os, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True); "
+        "sys.exit(not os.access(sys.argv[1], os.W_OK))"
+    )
+    probe = [sys.executable, "-c", usable, str(CACHE / "pulumi-home")]
     if os.geteuid() == 0 and subprocess.run([*as_nobody, *probe], capture_output=True, check=False).returncode == 0:
         prefix = as_nobody
         # pytest's folders are root's alone.
