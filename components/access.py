@@ -48,7 +48,8 @@ class _AccessProvider(Provider):
     def _reach(self, props: Props, pinned: str | None) -> Props:
         vmid, node = int(props["vmid"]), props["node"]
         with stopwatch() as elapsed:
-            address = props["static_address"]
+            # An input that is None is not there at all.
+            address = props.get("static_address")
             if address is None:
                 with self.proxmox() as client:
                     address = _wait_for_address(client, node, vmid)

@@ -1,0 +1,99 @@
+"""The stacks as the committed settings have them, an address by DHCP and the agent from git, and a changed model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lab.engine import Run, pulumi
+from lab.environment import environment
+from lab.instance import CHECKOUT, Lab
+from lab.stacks import PROJECT
+from tests.e2e.test_demo import left_behind
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
+
+
+@dataclass
+class Stacks:
+    """The two stacks of a lab with real containers."""
+
+    lab: Lab
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, **environment(self.lab)}
+
+    def configure(self, **settings: object) -> None:
+        content = yaml.safe_load(self.lab.stack_config_file.read_text())
+        for key, value in settings.items():
+            content["config"].pop(f"{PROJECT}:{key}", None)
+            if value is not None:
+                content["config"][f"{PROJECT}:{key}"] = value
+        self.lab.stack_config_file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def run(self, verb: str, stack: str, *options: str) -> Run:
+        run = pulumi([verb, "--stack", stack, *options], cwd=CHECKOUT, env=self.env)
+        assert run.ok, run.explain()
+        return run
+
+    def up(self, stack: str) -> Run:
+        return self.run("up", stack, "--yes", "--skip-preview")
+
+    def outputs(self, stack: str) -> dict[str, Any]:
+        command = ["pulumi", "stack", "output", "--json", "--stack", stack]
+        done = subprocess.run(command, cwd=CHECKOUT, env=self.env, capture_output=True, check=True, timeout=60)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def stacks(tmp_path: Path) -> Iterator[Stacks]:
+    lab = Lab(tmp_path / "a lab")
+    named = {**os.environ, "HERMES_LAB_DIR": str(lab.state_dir)}
+    subprocess.run([CHECKOUT / "scripts" / "lab", "up"], env=named, check=True, timeout=600)
+    try:
+        yield Stacks(lab)
+    finally:
+        subprocess.run([CHECKOUT / "scripts" / "lab", "destroy"], env=named, check=True, timeout=120)
+    assert left_behind(lab.place) == {}
+
+
+@pytest.mark.timeout(900)
+def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks) -> None:
+    stacks.configure(cattleAddress="dhcp", cattleGateway=None, cattleNameserver=None, agentSource="git")
+    stacks.up("pet")
+    stacks.up("cattle")
+    outputs = stacks.outputs("cattle")
+    subnet = str(stacks.lab.ready().subnet).rpartition(".")[0]
+    assert outputs["address"].startswith(f"{subnet}.")
+    assert outputs["agentVersion"] == stacks.lab.ready().source_version
+    assert stacks.up("cattle").changed == {}
+
+    # The preview names the two phases that a model concerns, and nothing else.
+    stacks.configure(agentModel="another-model")
+    preview = stacks.run("preview", "cattle")
+    assert preview.changed == {"update": 2}
+    assert {span.name for span in preview.spans if span.op == "update"} == {
+        "cattle-agent-configure",
+        "cattle-agent-verify",
+    }
+    # The lab's endpoint knows no such model: verify says so, and the run fails.
+    failed = pulumi(["up", "--yes", "--skip-preview", "--stack", "cattle"], cwd=CHECKOUT, env=stacks.env)
+    assert not failed.ok
+    assert "Traceback" not in failed.explain()
+    assert "did not answer the prompt" in failed.explain() + "\n".join(failed.messages)
+    # Set right again, it goes on.
+    stacks.configure(agentModel=stacks.lab.ready().model)
+    again = stacks.up("cattle")
+    assert set(again.changed) <= {"update", "create"}
+    assert stacks.up("cattle").changed == {}
+    stacks.run("destroy", "cattle", "--yes", "--skip-preview")
