@@ -21,11 +21,9 @@ from pulumi.output import Unknown
 
 from components.errors import PERSONAL_ERRORS
 from proxmox.client import Proxmox
-from proxmox.connection import Connection
+from proxmox.connection import ENVIRONMENT, Connection
 
 Props = dict[str, Any]
-
-CONNECTION_KEYS = ("endpoint", "apiToken", "caFile", "fingerprint", "insecure", "node")
 
 
 def _speak_plainly() -> None:
@@ -60,7 +58,7 @@ class Provider(ResourceProvider):
 
     def configure(self, req: ConfigureRequest) -> None:
         _speak_plainly()
-        self._config = {key: value for key in CONNECTION_KEYS if (value := req.config.get(key)) is not None}
+        self._config = {key: value for key in ENVIRONMENT if (value := req.config.get(key)) is not None}
 
     def connection(self) -> Connection:
         """The connection to use now; Faults when it can't be used."""

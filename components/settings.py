@@ -30,12 +30,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from proxmox.connection import Connection
+from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 
 SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentDashboardPassword"})
 DASHBOARD_PASSWORD_LENGTH = 12
-CONNECTION_KEYS = ("endpoint", "apiToken", "caFile", "fingerprint", "insecure", "node")
 
 
 class Role(StrEnum):
@@ -442,7 +441,7 @@ def load(
         )
     connection: Connection | None = None
     try:
-        connection = Connection.from_sources(environment, {key: config.get(key) or None for key in CONNECTION_KEYS})
+        connection = Connection.from_sources(environment, {key: config.get(key) or None for key in ENVIRONMENT})
     except Faults as error:
         faults += error.faults
 
