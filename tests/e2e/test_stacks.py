@@ -59,8 +59,8 @@ class Stacks:
 def stacks(tmp_path: Path) -> Iterator[Stacks]:
     lab = Lab(tmp_path / "a lab")
     named = {**os.environ, "HERMES_LAB_DIR": str(lab.state_dir)}
-    subprocess.run([CHECKOUT / "scripts" / "lab", "up"], env=named, check=True, timeout=600)
     try:
+        subprocess.run([CHECKOUT / "scripts" / "lab", "up"], env=named, check=True, timeout=600)
         yield Stacks(lab)
     finally:
         subprocess.run([CHECKOUT / "scripts" / "lab", "destroy"], env=named, check=True, timeout=120)
