@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,8 @@ class RecordingServer(LabServer):
         return response
 
     def _cut(self, request: web.Request, seen: Request, when: When) -> bool:
-        if self.watch is None or not self.watch(seen, when):
+        watch = self.watch
+        if watch is None or not watch(seen, when):
             return False
         if request.transport is not None:
             request.transport.abort()
@@ -270,21 +272,26 @@ class Site:
         """
         self.forget()
         hits: list[int] = []
-        process = subprocess.Popen(
-            ["pulumi", verb, "--stack", stack, "--yes", "--skip-preview", "--non-interactive", "--color", "never"],
-            cwd=CHECKOUT,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        # The engine is dead before all of its plugins are: whoever waited for it also waits for the count.
+        counting = threading.Lock()
+        log = self.lab.state_dir / "broken-off.log"
+        with log.open("w", encoding="utf-8") as file:
+            process = subprocess.Popen(
+                ["pulumi", verb, "--stack", stack, "--yes", "--skip-preview", "--non-interactive", "--color", "never"],
+                cwd=CHECKOUT,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
         def watch(request: Request, when: When) -> bool:
-            if hits or not request.authid.startswith(STACK_USER) or not at(request, when):
-                return False
-            hits.append(engine.kill_session(process.pid, victims))
-            return True
+            with counting:
+                if hits or not request.authid.startswith(STACK_USER) or not at(request, when):
+                    return False
+                hits.append(engine.kill_session(process.pid, victims))
+                return True
 
         self.server.watch = watch
         try:
@@ -294,8 +301,12 @@ class Site:
             engine.kill_session(process.pid)
             process.wait(10)
         self.server.cluster.tasks.wait_idle(10.0)
+        with counting:
+            killed = sum(hits)
+        sent = "\n".join(map(str, self.sent))
         self.forget()
-        return sum(hits)
+        assert killed, f"never cut off ({hits}); the engine said:\n{log.read_text()}\nthe API saw:\n{sent}"
+        return killed
 
     def forget_resource(self, stack: str, urn: str) -> None:
         """Take one resource out of the state, as a run that was killed before it could write would leave it."""
