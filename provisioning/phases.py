@@ -175,16 +175,36 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
     units = tuple(
         PayloadFile(f"units/{name}", _render(f"{name}.j2", context).encode()) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)
     )
-    more = (*units, PayloadFile("verify.py", _text("guest/verify.py").encode()))
+    more = (*units, *guest_package(), PayloadFile("verify.py", _text("guest/verify.py").encode()))
     return _plan(
         "configure",
-        _text("guest/configure.py"),
+        guest_main("configure"),
         {},
         declared=declared,
         parameters=parameters,
         more=more,
         secrets=secrets,
     )
+
+
+def guest_package() -> tuple[PayloadFile, ...]:
+    """provisioning.guest as a payload: it is imported in the guest by the same names as here."""
+    package = files("provisioning") / "guest"
+    modules = sorted(entry.name for entry in package.iterdir() if entry.name.endswith(".py"))
+    return (
+        PayloadFile("provisioning/__init__.py", b""),
+        *(PayloadFile(f"provisioning/guest/{name}", _text(f"guest/{name}").encode()) for name in modules),
+    )
+
+
+def guest_main(module: str) -> str:
+    """The payload's `main` that runs a module of provisioning.guest. Isolated, so the job's folder is named."""
+    return f"""#!/usr/bin/python3 -IB
+import os, sys
+sys.path.insert(0, os.environ["HP_JOB"])
+from provisioning.guest.{module} import main
+sys.exit(main())
+"""
 
 
 def managed_config(inputs: ConfigureInputs) -> dict[str, Any]:

@@ -9,12 +9,15 @@ import os
 import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from provisioning.guest import configure
+from provisioning.guest import common, configure, managed, services
+from provisioning.models import ConfigureInputs, ModelEndpoint
+from provisioning.phases import render_configure
 
 PASSWORD = "canary horse battery"
 
@@ -28,25 +31,25 @@ def is_hash_of(text: str, password: str) -> bool:
 
 
 def test_a_password_is_hashed_with_a_salt_of_its_own_and_its_hash_is_kept() -> None:
-    one, other = configure.dashboard_hash(PASSWORD, ""), configure.dashboard_hash(PASSWORD, "")
+    one, other = managed.dashboard_hash(PASSWORD, ""), managed.dashboard_hash(PASSWORD, "")
     assert is_hash_of(one, PASSWORD)
     assert one != other
-    assert configure.dashboard_hash(PASSWORD, one) == one
+    assert managed.dashboard_hash(PASSWORD, one) == one
 
 
 @pytest.mark.parametrize("present", ["", "scrypt$1$2$3$x$y", "scrypt$16384$8$1$!!$!!", "nothing"])
 def test_a_hash_that_is_none_is_replaced(present: str) -> None:
-    assert is_hash_of(configure.dashboard_hash(PASSWORD, present), PASSWORD)
+    assert is_hash_of(managed.dashboard_hash(PASSWORD, present), PASSWORD)
 
 
 def test_a_changed_password_is_a_changed_hash() -> None:
-    present = configure.dashboard_hash(PASSWORD, "")
-    assert is_hash_of(configure.dashboard_hash("another long password", present), "another long password")
+    present = managed.dashboard_hash(PASSWORD, "")
+    assert is_hash_of(managed.dashboard_hash("another long password", present), "another long password")
 
 
 def test_the_env_file_reads_back() -> None:
     values = {"B": "scrypt$16384$8$1$AA==$BB==", "A": 'x # y "z" = 1', "C": ""}
-    path_text = configure.render_env(values)
+    path_text = managed.render_env(values)
     assert [line.split("=")[0] for line in path_text.splitlines()[1:]] == ["A", "B", "C"]
     done = subprocess.run(
         ["bash", "-c", f'{path_text}\nprintf \'%s\\n\' "$A" "$B" "$C"'], capture_output=True, text=True, check=True
@@ -56,27 +59,27 @@ def test_the_env_file_reads_back() -> None:
 
 def test_read_env_reads_what_render_env_writes(tmp_path: Path) -> None:
     values = {"A": "x=y", "B": "ü"}
-    (tmp_path / ".env").write_text(configure.render_env(values))
-    assert configure.read_env(tmp_path / ".env") == values
-    assert configure.read_env(tmp_path / "none") == {}
+    (tmp_path / ".env").write_text(managed.render_env(values))
+    assert managed.read_env(tmp_path / ".env") == values
+    assert managed.read_env(tmp_path / "none") == {}
 
 
 def test_the_config_is_yaml_with_the_same_values() -> None:
     config = {"a": {"b": "on", "c": "1.0", "d": [True, None, 1.5]}, "e": "${KEY}", "f": "ü: # -", "_config_version": 33}
-    assert yaml.safe_load(configure.render_config(config)) == config
+    assert yaml.safe_load(managed.render_config(config)) == config
 
 
 def test_a_file_is_replaced_whole_with_its_mode_and_only_when_it_differs(tmp_path: Path) -> None:
     path, gid = tmp_path / "file", os.getgid()
-    assert configure.install_file(path, "one", mode=0o640, gid=gid)
+    assert common.install_file(path, "one", mode=0o640, gid=gid)
     first = path.stat()
     assert stat.S_IMODE(first.st_mode) == 0o640
-    assert not configure.install_file(path, "one", mode=0o640, gid=gid)
+    assert not common.install_file(path, "one", mode=0o640, gid=gid)
     assert path.stat().st_ino == first.st_ino
     path.chmod(0o666)
-    assert configure.install_file(path, "one", mode=0o640, gid=gid)
+    assert common.install_file(path, "one", mode=0o640, gid=gid)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert configure.install_file(path, "two", mode=0o640, gid=gid)
+    assert common.install_file(path, "two", mode=0o640, gid=gid)
     assert path.read_text() == "two"
     assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
@@ -85,7 +88,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced_not_followed(tmp_path: Path) 
     target, path = tmp_path / "target", tmp_path / "file"
     target.write_text("theirs")
     path.symlink_to(target)
-    assert configure.install_file(path, "ours", mode=0o640, gid=os.getgid())
+    assert common.install_file(path, "ours", mode=0o640, gid=os.getgid())
     assert not path.is_symlink()
     assert target.read_text() == "theirs"
 
@@ -113,16 +116,16 @@ BASE = (
 def test_what_a_change_restarts(
     now: tuple[str, str, dict[str, object], dict[str, str]], gateway: bool, dashboard: bool
 ) -> None:
-    before, after = configure.wanted_state(*BASE), configure.wanted_state(*now)
-    assert (before[configure.GATEWAY] != after[configure.GATEWAY]) is gateway
-    assert (before[configure.DASHBOARD] != after[configure.DASHBOARD]) is dashboard
+    before, after = services.wanted_state(*BASE), services.wanted_state(*now)
+    assert (before[services.GATEWAY] != after[services.GATEWAY]) is gateway
+    assert (before[services.DASHBOARD] != after[services.DASHBOARD]) is dashboard
 
 
 def test_a_unit_runs_from_the_real_folder_and_knows_its_skills(tmp_path: Path) -> None:
     template = "ExecStart=@AGENT_DIRECTORY@/venv/bin/python\n@SKILLS@\n"
-    assert "HERMES_BUNDLED_SKILLS" not in configure.render_unit(template, str(tmp_path))
+    assert "HERMES_BUNDLED_SKILLS" not in services.render_unit(template, str(tmp_path))
     (tmp_path / "src" / "skills").mkdir(parents=True)
-    text = configure.render_unit(template, str(tmp_path))
+    text = services.render_unit(template, str(tmp_path))
     assert f"ExecStart={tmp_path}/venv/bin/python" in text
     assert f"Environment=HERMES_BUNDLED_SKILLS={tmp_path}/src/skills\n" in text
 
@@ -130,14 +133,14 @@ def test_a_unit_runs_from_the_real_folder_and_knows_its_skills(tmp_path: Path) -
 def test_a_taken_port_is_refused_and_a_free_one_is_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(configure.Refusal, match=f"can't listen on 127.0.0.1 port {port}"):
-            configure.refuse_taken_port("127.0.0.1", port, "dashboard")
-    configure.refuse_taken_port("127.0.0.1", port, "dashboard")
+        with pytest.raises(common.Refusal, match=f"can't listen on 127.0.0.1 port {port}"):
+            services.refuse_taken_port("127.0.0.1", port, "dashboard")
+    services.refuse_taken_port("127.0.0.1", port, "dashboard")
 
 
 def test_an_address_that_is_not_ours_is_refused() -> None:
-    with pytest.raises(configure.Refusal, match="may not be one of this container"):
-        configure.refuse_taken_port("192.0.2.1", 9119, "dashboard")
+    with pytest.raises(common.Refusal, match="may not be one of this container"):
+        services.refuse_taken_port("192.0.2.1", 9119, "dashboard")
 
 
 def test_a_refusal_ends_the_phase_without_a_traceback(
@@ -153,3 +156,19 @@ def test_a_refusal_ends_the_phase_without_a_traceback(
     captured = capsys.readouterr()
     assert captured.err.startswith("error: nothing is mounted at")
     assert "Traceback" not in captured.err
+
+
+def test_the_payload_runs_by_itself(tmp_path: Path) -> None:
+    """Isolated, and from no other folder than its own: nothing of the checkout is on its path."""
+    inputs = ConfigureInputs(model=ModelEndpoint(base_url="http://127.0.0.1:1/v1", name="m"), home=str(tmp_path))
+    for file in render_configure(inputs).files:
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file.path).write_bytes(file.content)
+        (tmp_path / file.path).chmod(file.mode)
+    (tmp_path / "secrets.json").write_text("{}")
+    environment = {"HP_JOB": str(tmp_path), "HP_SECRETS": str(tmp_path / "secrets.json"), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-IB", str(tmp_path / "main")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: nothing is mounted at {tmp_path}.")
+    assert list(tmp_path.rglob("__pycache__")) == []

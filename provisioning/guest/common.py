@@ -1,0 +1,57 @@
+"""What every program in the guest does alike: refuse in words, run a command, replace a file.
+
+The programs of this package run in the container as root, with the standard library only (Python 3.11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+
+class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
+    """A reason to stop, in words for the operator."""
+
+
+def run(*command: str, stdin: str | None = None, check: bool = True) -> str:
+    """Run a command; its error text becomes ours."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=120)
+    if check and done.returncode != 0:
+        words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        raise Refusal(f"`{' '.join(command[:4])}` failed with {done.returncode}: {words}")
+    return done.stdout
+
+
+def as_user(user: str, *command: str, stdin: str | None = None, check: bool = True) -> str:
+    """Run a command as the agent's user; its home is touched this way only: root would follow planted links."""
+    return run("runuser", "--user", user, "--", *command, stdin=stdin, check=check)
+
+
+def install_file(path: Path, text: str, *, mode: int, gid: int) -> bool:
+    """Atomic replace; False when it was there already with this content, owner and mode."""
+    with contextlib.suppress(FileNotFoundError):
+        state = path.lstat()
+        same = (state.st_mode & 0o7777, state.st_uid, state.st_gid) == (mode, 0, gid)
+        if same and not path.is_symlink() and path.read_text(encoding="utf-8") == text:
+            return False
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            os.fchmod(stream.fileno(), mode)
+            os.fchown(stream.fileno(), 0, gid)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).rename(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+    return True
+
+
+def bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,148 @@
+"""The managed scope, /etc/hermes: what the operator pins, checked by the agent itself before it is put in place."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import pwd
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from provisioning.guest.common import Refusal, as_user, install_file
+
+MANAGED = Path("/etc/hermes")
+# On the volume, so that they outlive the container: what clients and browsers hold against us.
+KEPT_FOLDER = ".hermes-stack"
+
+
+# ---- values that are made once --------------------------------------------------------------------------------------
+
+
+def kept(user: str, home: str, name: str, *, preferred: str | None = None) -> str:
+    """A random value of 64 hex digits that stays the same as long as the volume does.
+
+    `preferred`: a declared value; it is used and nothing is kept.
+    """
+    if preferred is not None:
+        return preferred
+    script = (
+        'set -eu; umask 077; cd "$1"; mkdir -p "$2"; chmod 700 "$2"; f="$2/$3"; '
+        'if [ ! -s "$f" ]; then cat >"$f.part"; mv "$f.part" "$f"; fi; head -c 200 "$f"'
+    )
+    value = as_user(user, "sh", "-c", script, "sh", home, KEPT_FOLDER, name, stdin=secrets.token_hex(32)).strip()
+    if len(value) < 32 or not value.isalnum():
+        raise Refusal(
+            f"{home}/{KEPT_FOLDER}/{name} does not hold a usable key (32 or more letters and digits).\n"
+            "Remove the file to have a new one made."
+        )
+    return value
+
+
+def scrypt_hash(password: str, salt: bytes) -> str:
+    """The dashboard's own format: scrypt$N$r$p$salt$key (facts hermes 1, "Dashboard")."""
+    key = hashlib.scrypt(password.encode(), salt=salt, n=2**14, r=8, p=1, dklen=32)
+    return f"scrypt$16384$8$1${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}"
+
+
+def dashboard_hash(password: str, present: str) -> str:
+    """The hash of `password`; `present` when that is one of it already, so that nothing restarts for a new salt."""
+    parts = present.split("$")
+    if len(parts) == 6 and parts[:4] == ["scrypt", "16384", "8", "1"]:
+        with contextlib.suppress(ValueError):
+            same = scrypt_hash(password, base64.b64decode(parts[4], validate=True))
+            if hmac.compare_digest(same, present):
+                return present
+    return scrypt_hash(password, secrets.token_bytes(16))
+
+
+# ---- the files ------------------------------------------------------------------------------------------------------
+
+
+def read_env(path: Path) -> dict[str, str]:
+    """The variables of a .env that this program wrote."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {name: value.strip().strip("'") for name, _, value in pairs}
+
+
+def render_env(values: dict[str, str]) -> str:
+    """Single quotes: the one form that both of the agent's readers take literally."""
+    lines = [f"{name}='{value}'" for name, value in sorted(values.items())]
+    return "\n".join(["# Written by the stack; changes by hand are overwritten.", *lines, ""])
+
+
+def render_config(config: dict[str, Any]) -> str:
+    """JSON is YAML: no quoting surprises, and no YAML library needed here."""
+    body = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
+    return f"# Written by the stack; changes by hand are overwritten.\n{body}\n"
+
+
+CHECK = """
+import json, os, sys
+from pathlib import Path
+os.environ["HERMES_MANAGED_DIR"] = sys.argv[1]
+from hermes_cli import managed_scope
+from hermes_cli.env_loader import _load_dotenv_with_fallback
+config, env = managed_scope.load_managed_config(), managed_scope.load_managed_env()
+names = set(env)
+for name in names:
+    os.environ.pop(name, None)
+_load_dotenv_with_fallback(Path(sys.argv[1]) / ".env", override=True)
+json.dump({"config": config, "env": env, "loaded": {name: os.environ.get(name) for name in names}}, sys.stdout)
+"""
+
+
+def check_managed(folder: Path, python: str, user: str, config: dict[str, Any], env: dict[str, str]) -> None:
+    """Let the agent itself, as its user, read the files: it ignores a file that it can't parse instead of failing."""
+    with tempfile.TemporaryDirectory(prefix="hermes-check.", dir="/tmp") as empty:
+        account = pwd.getpwnam(user)
+        os.chown(empty, account.pw_uid, account.pw_gid)
+        environment = (
+            "env",
+            "-i",
+            f"HOME={empty}",
+            f"HERMES_HOME={empty}",
+            "PATH=/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE=1",
+        )
+        read = json.loads(as_user(user, *environment, python, "-c", CHECK, str(folder)))
+    if read["config"] != config:
+        wrong = sorted(key for key in {*config, *read["config"]} if config.get(key) != read["config"].get(key))
+        raise Refusal(f"the agent reads the managed config.yaml differently than declared, at: {', '.join(wrong)}.")
+    wrong = sorted(name for name in env if not env[name] == read["env"].get(name) == read["loaded"].get(name))
+    if wrong or set(read["env"]) != set(env):
+        raise Refusal(
+            f"the agent reads the managed .env differently than declared, at: {', '.join(wrong) or 'extra names'}."
+        )
+
+
+def write_managed(inputs: dict[str, Any], python: str, config: dict[str, Any], env: dict[str, str]) -> None:
+    """Check in a folder of its own first, then put both files in place."""
+    gid, user = inputs["gid"], inputs["user"]
+    config_text, env_text = render_config(config), render_env(env)
+    MANAGED.mkdir(mode=0o750, exist_ok=True)
+    os.chown(MANAGED, 0, gid)
+    MANAGED.chmod(0o750)
+    same = (MANAGED / "config.yaml", MANAGED / ".env")
+    if all(path.exists() for path in same) and [path.read_text() for path in same] == [config_text, env_text]:
+        print("managed scope: unchanged")
+    else:
+        with tempfile.TemporaryDirectory(prefix=".check.", dir=MANAGED) as name:
+            folder = Path(name)
+            os.chown(folder, 0, gid)
+            folder.chmod(0o750)
+            install_file(folder / "config.yaml", config_text, mode=0o640, gid=gid)
+            install_file(folder / ".env", env_text, mode=0o640, gid=gid)
+            check_managed(folder, python, user, config, env)
+    for name, text in (("config.yaml", config_text), (".env", env_text)):
+        if install_file(MANAGED / name, text, mode=0o640, gid=gid):
+            print(f"managed scope: {MANAGED / name} written")

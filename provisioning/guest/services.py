@@ -1,0 +1,94 @@
+"""The services: own systemd units, started or restarted exactly when what they read has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from provisioning.guest.common import Refusal, as_user, install_file, run
+
+UNITS = Path("/etc/systemd/system")
+STARTED = Path("/var/lib/hermes-provision/started.json")
+GATEWAY = "hermes-gateway.service"
+DASHBOARD = "hermes-dashboard.service"
+
+
+def render_unit(template: str, directory: str) -> str:
+    """Fill in the real folder, not the `current` link: a running service must not load code of two versions."""
+    names = (("HERMES_BUNDLED_SKILLS", "skills"), ("HERMES_OPTIONAL_SKILLS", "optional-skills"))
+    found = [f"{name}={directory}/src/{folder}" for name, folder in names if Path(directory, "src", folder).is_dir()]
+    skills = f"Environment={' '.join(found)}" if found else "# no skills come with this build"
+    return template.replace("@AGENT_DIRECTORY@", directory).replace("@SKILLS@", skills)
+
+
+def is_active(unit: str) -> bool:
+    return run("systemctl", "show", "--property=ActiveState", "--value", unit).strip() in (
+        "active",
+        "activating",
+        "reloading",
+    )
+
+
+def refuse_taken_port(host: str, port: int, what: str) -> None:
+    """A port that somebody else holds makes the service start and die for ever; the holder is named instead."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1" if host == "localhost" else host, port))
+        except OSError as error:
+            holder = run(
+                "ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes", f"sport = :{port}", check=False
+            )
+            raise Refusal(
+                f"the {what} can't listen on {host} port {port}: {error.strerror}.\n"
+                f"{holder.strip() or 'No process is shown for it: the address may not be one of this container.'}\n"
+                "Choose another port or address, or end the process that holds it."
+            ) from None
+
+
+def refuse_user_units(home: str, user: str) -> None:
+    """A second gateway on the same home, as a user's unit, and ours would end each other (facts hermes 3)."""
+    found = as_user(
+        user, "sh", "-c", 'ls -d "$1"/.config/systemd/user/hermes-*.service 2>/dev/null || true', "sh", home
+    ).split()
+    if found:
+        raise Refusal(
+            "the home holds units of its own for the agent, which would run a second gateway on the same data:\n"
+            + "\n".join(f"  {path}" for path in found)
+            + "\nRemove them; the services are the stack's business."
+        )
+
+
+def wanted_state(gateway_text: str, dashboard_text: str, config: dict[str, Any], env: dict[str, str]) -> dict[str, str]:
+    """Per unit a digest of all that it reads at its start. The dashboard's own settings are none of the gateway's."""
+
+    def digest(*parts: Any) -> str:
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    others = {key: value for key, value in config.items() if key != "dashboard"}
+    env_others = {key: value for key, value in env.items() if not key.startswith("HERMES_DASHBOARD_")}
+    return {GATEWAY: digest(gateway_text, others, env_others), DASHBOARD: digest(dashboard_text, config, env)}
+
+
+def start_services(wanted: dict[str, str], ports: dict[str, tuple[str, int, str]]) -> list[str]:
+    """Start what does not run, restart what runs with something older. Returns the units that were touched."""
+    try:
+        started: dict[str, str] = json.loads(STARTED.read_text())
+    except (FileNotFoundError, ValueError):
+        started = {}
+    stale = [unit for unit in wanted if not is_active(unit) or started.get(unit) != wanted[unit]]
+    for unit in stale:
+        if not is_active(unit):
+            refuse_taken_port(*ports[unit])
+    if wanted:
+        run("systemctl", "enable", "--quiet", *wanted)
+    if stale:
+        # A counter from earlier troubles is no news; verify wants it at 0.
+        run("systemctl", "reset-failed", *stale, check=False)
+        run("systemctl", "restart", *stale)
+    install_file(STARTED, json.dumps(wanted, indent=1), mode=0o644, gid=0)
+    return stale
