@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
@@ -19,7 +18,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -28,8 +26,8 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from components.rules import SettingsModel, keys_with, list_from_json, matches, refuse
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 
@@ -47,36 +45,10 @@ class Role(StrEnum):
 # --- the rules, one a type ----------------------------------------------------------------------
 
 
-def _refuse(rule: str, remedy: str) -> PydanticCustomError:
-    # Braces would be taken for a format field.
-    return PydanticCustomError("rule", "{rule}", {"rule": rule, "remedy": remedy})
-
-
-def _matches(pattern: str, rule: str, remedy: str) -> Callable[[str], str]:
-    compiled = re.compile(pattern)
-
-    def check(value: str) -> str:
-        if not compiled.fullmatch(value):
-            raise _refuse(rule, remedy)
-        return value
-
-    return check
-
-
-def _list_from_json(value: object) -> object:
-    """Pulumi hands arrays over as JSON text."""
-    if isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError:
-            raise _refuse("must be a list", "write it as a YAML list, one item a line") from None
-    return value
-
-
 def _absolute_path(value: str) -> str:
     path = PurePosixPath(value)
     if not path.is_absolute() or ".." in path.parts or "," in value or str(path) != value or value == "/":
-        raise _refuse(
+        raise refuse(
             "must be an absolute path below /, without .., a comma or a slash at its end", "write it like /mnt/hermes"
         )
     return value
@@ -88,9 +60,9 @@ def _address(value: str) -> str:
     try:
         interface = ipaddress.IPv4Interface(value)
     except ValueError:
-        raise _refuse("must be dhcp or an IPv4 address with its prefix", "write it like 192.168.1.205/24") from None
+        raise refuse("must be dhcp or an IPv4 address with its prefix", "write it like 192.168.1.205/24") from None
     if "/" not in value or interface.network.prefixlen == 32 or interface.ip == interface.network.network_address:
-        raise _refuse("must name a host and its network's prefix", "write it like 192.168.1.205/24")
+        raise refuse("must name a host and its network's prefix", "write it like 192.168.1.205/24")
     return value
 
 
@@ -99,13 +71,13 @@ def _optional_ip(value: str) -> str:
         try:
             ipaddress.ip_address(value)
         except ValueError:
-            raise _refuse("must be an IP address", "write it like 192.168.1.1, or leave it empty") from None
+            raise refuse("must be an IP address", "write it like 192.168.1.1, or leave it empty") from None
     return value
 
 
 def _url(value: str) -> str:
     if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
-        raise _refuse("must be an http or https URL", "write it like http://192.168.1.10:4000/v1")
+        raise refuse("must be an http or https URL", "write it like http://192.168.1.10:4000/v1")
     return value
 
 
@@ -113,7 +85,7 @@ def _public_key(value: str) -> str:
     """Normalised, so that white space is never a difference (bpg: a changed key replaces the guest)."""
     fields = value.split()
     if len(fields) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+", fields[0]):
-        raise _refuse("must be a public key in one line", "paste the line of the .pub file: ssh-ed25519 AAAA... name")
+        raise refuse("must be a public key in one line", "paste the line of the .pub file: ssh-ed25519 AAAA... name")
     return " ".join(fields)
 
 
@@ -121,14 +93,14 @@ def _tags(value: list[str]) -> list[str]:
     """As Proxmox stores them: lower case, sorted, once (facts proxmox 2.3)."""
     for tag in value:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_+.-]*", tag):
-            raise _refuse("a tag has letters, digits and _ + . - only", f"change the tag {tag!r}")
+            raise refuse("a tag has letters, digits and _ + . - only", f"change the tag {tag!r}")
     return sorted({tag.lower() for tag in value})
 
 
 def _apt_names(value: list[str]) -> list[str]:
     for name in value:
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
-            raise _refuse("must be names of Debian packages", f"change {name!r}")
+            raise refuse("must be names of Debian packages", f"change {name!r}")
     return sorted(set(value))
 
 
@@ -136,7 +108,7 @@ Vmid = Annotated[int, Field(ge=100, le=999_999_999)]
 Hostname = Annotated[
     str,
     AfterValidator(
-        _matches(
+        matches(
             r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*",
             "must be a DNS name",
             "use letters, digits and hyphens",
@@ -146,13 +118,13 @@ Hostname = Annotated[
 StorageId = Annotated[
     str,
     AfterValidator(
-        _matches(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", "must be the name of a storage", "list them with: pvesm status")
+        matches(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", "must be the name of a storage", "list them with: pvesm status")
     ),
 ]
 VolumeName = Annotated[
     str,
     AfterValidator(
-        _matches(
+        matches(
             r"[a-z][a-z0-9-]{0,38}[a-z0-9]", "2 to 40 lower-case letters, digits and hyphens", "name it like hermes"
         )
     ),
@@ -160,7 +132,7 @@ VolumeName = Annotated[
 Volid = Annotated[
     str,
     AfterValidator(
-        _matches(
+        matches(
             r"[A-Za-z][A-Za-z0-9._-]*:[^\s,:]+",
             "must be a volid, STORAGE:NAME",
             "write it like local-lvm:vm-999-disk-1",
@@ -170,7 +142,7 @@ Volid = Annotated[
 Template = Annotated[
     str,
     AfterValidator(
-        _matches(
+        matches(
             r"[A-Za-z][A-Za-z0-9._-]*:vztmpl/[^\s,]+\.tar\.(gz|xz|zst)",
             "must be the volid of a container template",
             "list them on the node with: pveam list local",
@@ -178,7 +150,7 @@ Template = Annotated[
     ),
 ]
 AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
-Tags = Annotated[list[str], BeforeValidator(_list_from_json), AfterValidator(_tags)]
+Tags = Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_tags)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Filled = Annotated[str, Field(min_length=1)]
 LOOPBACK = "127.0.0.1"
@@ -194,24 +166,7 @@ def _is_loopback(host: str) -> bool:
 # --- the models ---------------------------------------------------------------------------------
 
 
-def _keys_with(prefix: str) -> Callable[[str], str]:
-    def key(field: str) -> str:
-        first, *rest = field.split("_")
-        words = (
-            [first, *(word.capitalize() for word in rest)]
-            if not prefix
-            else [word.capitalize() for word in [first, *rest]]
-        )
-        return prefix + "".join(words)
-
-    return key
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
-
-
-class VolumeSettings(_Settings):
+class VolumeSettings(SettingsModel):
     """One volume of the pet. ``size`` in GB (GiB, as Proxmox counts); ``volid`` takes over one that exists."""
 
     name: VolumeName
@@ -221,10 +176,10 @@ class VolumeSettings(_Settings):
     volid: Volid | None = None
 
 
-class PetSettings(_Settings):
+class PetSettings(SettingsModel):
     """The guest that owns the volumes. Memory in MB, disk in GB."""
 
-    model_config = ConfigDict(alias_generator=_keys_with("pet"))
+    model_config = ConfigDict(alias_generator=keys_with("pet"))
 
     vmid: Vmid
     hostname: Hostname
@@ -234,8 +189,8 @@ class PetSettings(_Settings):
     storage: StorageId
     started: bool
     tags: Tags
-    volumes: Annotated[list[VolumeSettings], BeforeValidator(_list_from_json)]
-    delete_volumes: Annotated[list[Volid], BeforeValidator(_list_from_json)]
+    volumes: Annotated[list[VolumeSettings], BeforeValidator(list_from_json)]
+    delete_volumes: Annotated[list[Volid], BeforeValidator(list_from_json)]
 
     @field_validator("volumes")
     @classmethod
@@ -244,14 +199,14 @@ class PetSettings(_Settings):
             values = [getattr(volume, field) for volume in volumes if getattr(volume, field) is not None]
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
-                raise _refuse(f"two volumes have the {field} {twice[0]}", f"give each volume a {field} of its own")
+                raise refuse(f"two volumes have the {field} {twice[0]}", f"give each volume a {field} of its own")
         return volumes
 
 
-class CattleSettings(_Settings):
+class CattleSettings(SettingsModel):
     """The container that runs the agent. Memory and swap in MB, disk in GB."""
 
-    model_config = ConfigDict(alias_generator=_keys_with("cattle"))
+    model_config = ConfigDict(alias_generator=keys_with("cattle"))
 
     vmid: Vmid
     hostname: Hostname
@@ -261,14 +216,14 @@ class CattleSettings(_Settings):
     disk: Annotated[int, Field(ge=2)]
     storage: StorageId
     bridge: Annotated[
-        str, AfterValidator(_matches(r"[A-Za-z][A-Za-z0-9_]{0,14}", "must be a bridge's name", "write it like vmbr0"))
+        str, AfterValidator(matches(r"[A-Za-z][A-Za-z0-9_]{0,14}", "must be a bridge's name", "write it like vmbr0"))
     ]
     address: Annotated[str, AfterValidator(_address)]
     gateway: Annotated[str, AfterValidator(_optional_ip)]
     nameserver: Annotated[str, AfterValidator(_optional_ip)]
     tags: Tags
     start_on_boot: bool
-    ssh_keys: Annotated[list[Annotated[str, AfterValidator(_public_key)]], BeforeValidator(_list_from_json)]
+    ssh_keys: Annotated[list[Annotated[str, AfterValidator(_public_key)]], BeforeValidator(list_from_json)]
     volume: VolumeName
     mount_path: AbsolutePath
     take_over: Volid | Literal[""]
@@ -285,33 +240,31 @@ class CattleSettings(_Settings):
     def _gateway_fits(cls, gateway: str, info: ValidationInfo) -> str:
         address = info.data.get("address")
         if address == "dhcp" and gateway:
-            raise _refuse(
-                "a gateway goes with a static address only", "set cattleAddress, or leave cattleGateway empty"
-            )
+            raise refuse("a gateway goes with a static address only", "set cattleAddress, or leave cattleGateway empty")
         if address in (None, "dhcp"):
             return gateway
         if not gateway:
-            raise _refuse("a static address needs a gateway", "set cattleGateway")
+            raise refuse("a static address needs a gateway", "set cattleGateway")
         if ipaddress.ip_address(gateway) not in ipaddress.IPv4Interface(address).network:
-            raise _refuse(f"the gateway is outside the network of {address}", "correct cattleAddress or cattleGateway")
+            raise refuse(f"the gateway is outside the network of {address}", "correct cattleAddress or cattleGateway")
         return gateway
 
 
-class AgentSettings(_Settings):
+class AgentSettings(SettingsModel):
     """The agent in the cattle."""
 
-    model_config = ConfigDict(alias_generator=_keys_with("agent"))
+    model_config = ConfigDict(alias_generator=keys_with("agent"))
 
     mode: Literal["bare-metal", "none"]
     source: Literal["git", "pypi"]
     version: Annotated[
-        str, AfterValidator(_matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))
+        str, AfterValidator(matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))
     ]
     repository: Filled
     tag: Filled
     commit: Annotated[
         str,
-        AfterValidator(_matches(r"[0-9a-f]{40}", "must be a full commit", "git ls-remote REPOSITORY TAG prints it")),
+        AfterValidator(matches(r"[0-9a-f]{40}", "must be a full commit", "git ls-remote REPOSITORY TAG prints it")),
     ]
     model_provider: Filled
     model_url: Annotated[str, AfterValidator(_url)]
@@ -324,7 +277,7 @@ class AgentSettings(_Settings):
     dashboard_user: Filled
     dashboard_password: SecretStr
     api_port: Port
-    extra_packages: Annotated[list[str], BeforeValidator(_list_from_json), AfterValidator(_apt_names)]
+    extra_packages: Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_apt_names)]
 
     @property
     def dashboard_is_local(self) -> bool:
@@ -338,12 +291,12 @@ class AgentSettings(_Settings):
         host = info.data.get("dashboard_host", LOOPBACK)
         length = len(password.get_secret_value())
         if info.data.get("dashboard") and not _is_loopback(host) and not length:
-            raise _refuse(
+            raise refuse(
                 f"a dashboard on {host} needs a password",
                 "pulumi config set --secret agentDashboardPassword, or agentDashboardHost 127.0.0.1",
             )
         if 0 < length < DASHBOARD_PASSWORD_LENGTH:
-            raise _refuse(
+            raise refuse(
                 f"the dashboard's password must have {DASHBOARD_PASSWORD_LENGTH} characters or more",
                 "pulumi config set --secret agentDashboardPassword",
             )
@@ -353,21 +306,21 @@ class AgentSettings(_Settings):
     @classmethod
     def _ports_differ(cls, port: int, info: ValidationInfo) -> int:
         if port == info.data.get("dashboard_port"):
-            raise _refuse("agentDashboardPort and agentApiPort are the same", "change one of them")
+            raise refuse("agentDashboardPort and agentApiPort are the same", "change one of them")
         return port
 
 
-class StackSettings(_Settings):
+class StackSettings(SettingsModel):
     """What both kinds of stacks read."""
 
-    model_config = ConfigDict(alias_generator=_keys_with(""))
+    model_config = ConfigDict(alias_generator=keys_with(""))
 
     template: Template
     ssh_private_key_file: Filled
     pet_stack: Annotated[
         str,
         AfterValidator(
-            _matches(
+            matches(
                 r"([\w.-]+/[\w.-]+/)?[\w.-]+",
                 "must be a stack's name",
                 "write it like pet or organization/hermes-homelab/pet",
@@ -401,7 +354,7 @@ def role_of(stack: str, declared: str | None) -> Role | None:
     return next((role for role in Role if stack == role or stack.startswith(f"{role}-")), None)
 
 
-_Model = TypeVar("_Model", bound=_Settings)
+_Model = TypeVar("_Model", bound=SettingsModel)
 
 
 def load(
@@ -485,7 +438,7 @@ AGENT_USER = "hermes"
 NO_AGENT = "none"
 
 
-def _aliases(model: type[_Settings]) -> list[str]:
+def _aliases(model: type[SettingsModel]) -> list[str]:
     return [str(field.alias) for field in model.model_fields.values()]
 
 
