@@ -10,239 +10,32 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import pickle
 import signal
-import socket
-import struct
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-from lab.lxc import LxcRuntime
-from lab.network import Network, Plan
-from lab.place import Place
-from lab.runtime import GuestSpec, Interface, Mount, Setup
-from lab.services.model import ModelEndpoint as LabModel
-from lab.services.source import GitDaemon, Source, ensure_source
-from lab.template import ensure_template
 from provisioning import (
-    AgentInputs,
     BaselineInputs,
     ConfigureInputs,
     Dashboard,
     ModelEndpoint,
     PhaseFailed,
-    PhasePlan,
-    SshTarget,
-    VerifyInputs,
-    render_agent,
     render_baseline,
     render_configure,
-    render_verify,
     run_phase,
-    wait_for_ssh,
 )
 from provisioning.ssh import connect
+from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, Proxy, needs_root, through
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
+pytestmark = needs_root
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-MODEL_KEY = "sk-e2e-canary-5f2c9d"
 PASSWORD = "canary horse battery staple"
-
-
-@dataclass
-class Guest:
-    """One lab with one container, 105, that has a volume at /home/hermes."""
-
-    runtime: LxcRuntime
-    plan: Plan
-    spec: GuestSpec
-    key: Path
-    root: Path
-    volume: Path
-    model: LabModel
-    git_url: str
-    source: Source
-    running: bool = False
-
-    def up(self, *, with_volume: bool = True) -> None:
-        log: Callable[[str], None] = lambda _: None  # noqa: E731
-        if not self.root.exists():
-            template = ensure_template(CHECKOUT / ".cache" / "lab-template", log)
-            self.runtime.format_volume(self.root, 20 << 30, root_owner=100000, log=log)
-            key = self.key.with_suffix(".pub").read_text().strip()
-            self.runtime.unpack(self.spec, template.archive, Setup(ssh_public_keys=(key,)), log)
-        mounts = (*self.spec.mounts, Mount("mp0", "/home/hermes", self.volume)) if with_volume else self.spec.mounts
-        self.runtime.start(replace(self.spec, mounts=mounts), log)
-        self.running = True
-
-    def renew(self) -> None:
-        """Throw the container away, keep the volume, make it again."""
-        self.discard()
-        self.up()
-
-    def discard(self) -> None:
-        if self.running:
-            self.runtime.kill(self.spec)
-            self.running = False
-        if self.root.exists():
-            self.runtime.remove_volume(self.root)
-
-    @property
-    def agent_git_name(self) -> str:
-        return f"{self.source.tag}-{self.source.commit[:8]}"
-
-    @property
-    def address(self) -> str:
-        return str(self.plan.fixed(105).ip)
-
-    def target(self) -> SshTarget:
-        key = wait_for_ssh(self.address, private_key_file=str(self.key), timeout_s=60, on_line=lambda _: None)
-        return SshTarget(self.address, key, private_key_file=str(self.key))
-
-    def shell(self, command: str) -> str:
-        with contextlib.closing(connect(self.target())) as connection:
-            result = connection.run(command, timeout_s=60)
-        assert result.status == 0, result.stderr.decode()
-        return result.stdout.decode()
-
-    def started(self, plan: PhasePlan) -> int:
-        """How often systemd started the job of this plan."""
-        text = self.shell(f"journalctl --unit {plan.job.unit} --output cat --no-pager | grep -c '^Started' || true")
-        return int(text)
-
-    # -- the plans of the tests --------------------------------------------------------------------------------------
-
-    def agent(self, source: str = "pypi", **more: object) -> PhasePlan:
-        uv = CHECKOUT / ".cache" / "uv" / "bin" / "uv"
-        usual = {
-            "source": source,
-            "git_url": self.git_url,
-            "git_tag": self.source.tag,
-            "git_commit": self.source.commit,
-            "uv_binary": str(uv) if uv.exists() else None,
-        }
-        return render_agent(AgentInputs.model_validate({**usual, **more}))
-
-    def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None) -> PhasePlan:
-        endpoint = ModelEndpoint(base_url=self.model.base_url, name=model, api_key=SecretStr(MODEL_KEY))
-        return render_configure(ConfigureInputs(model=endpoint, dashboard=dashboard or Dashboard()))
-
-    def run(self, plan: PhasePlan) -> dict[str, object]:
-        return run_phase(self.target(), plan, on_line=lambda _: None, timeout_s=300).outputs
-
-    def verify(self, **more: object) -> tuple[int, str, str]:
-        command = render_verify(VerifyInputs.model_validate({"version": "0.19.0", **more}))
-        with contextlib.closing(connect(self.target())) as connection:
-            result = connection.run(command.command, stdin=command.stdin.encode(), timeout_s=240)
-        return result.status, result.stdout.decode(), result.stderr.decode()
-
-
-@pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    state = tmp_path_factory.mktemp("provisioning-lab")
-    place = Place.of(state)
-    network = Network(place)
-    runtime = LxcRuntime(place, network)
-    key = state / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    with contextlib.ExitStack() as stack:
-        plan = network.up()
-        stack.callback(network.down)
-        stack.callback(runtime.end_all)
-        model = LabModel(str(plan.gateway), 8100, MODEL_KEY, state / "model.log")
-        model.start()
-        stack.callback(model.stop)
-        source = ensure_source(CHECKOUT / ".cache" / "lab-sources", lambda _: None)
-        git = GitDaemon(place, str(plan.gateway), source.repository.parent)
-        git.start()
-        stack.callback(git.stop)
-        volume = state / "vm-999-disk-1.raw"
-        runtime.format_volume(volume, 4 << 30, root_owner=100000, log=lambda _: None)
-        root = state / "vm-105-disk-0.raw"
-        spec = GuestSpec(
-            "pve",
-            105,
-            "hermes",
-            4096,
-            512,
-            (Mount("rootfs", "/", root),),
-            (Interface("eth0", "vmbr0", "BC:24:11:00:00:05", str(plan.fixed(105)), str(plan.gateway)),),
-            cores=2,
-            nesting=True,
-        )
-        made = Guest(runtime, plan, spec, key, root, volume, model, git.url(source), source)
-        made.up()
-        yield made
-        if made.running:
-            runtime.kill(spec)
-
-
-@dataclass
-class Proxy:
-    """A TCP relay in front of sshd whose connections can be cut, or left to rot."""
-
-    host: str
-    port: int = 22
-    stalled: threading.Event = field(default_factory=threading.Event)
-    connections: int = 0
-
-    def __post_init__(self) -> None:
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._server.getsockname()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                self.connections += 1
-                far = socket.create_connection((self.host, self.port), timeout=10)
-                far.settimeout(None)
-                self._pairs.append((near, far))
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._relay, args=(one, other), daemon=True).start()
-
-    def _relay(self, one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                if self.stalled.is_set():
-                    continue  # lost on the way, as by a broken switch
-                other.sendall(data)
-
-    def cut(self) -> None:
-        """Reset every connection, as a restarted firewall does."""
-        pairs, self._pairs = self._pairs, []
-        for end in (end for pair in pairs for end in pair):
-            with contextlib.suppress(OSError):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def close(self) -> None:
-        self._server.close()
-        self.cut()
-
-
-@pytest.fixture
-def proxy(guest: Guest) -> Iterator[Proxy]:
-    made = Proxy(guest.address)
-    yield made
-    made.close()
-
-
-def through(proxy: Proxy, target: SshTarget) -> SshTarget:
-    return replace(target, host=proxy.address[0], port=proxy.address[1])
 
 
 def test_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Guest) -> None:

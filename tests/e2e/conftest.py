@@ -1,0 +1,22 @@
+"""What the tests of phases in a real container stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.phase_guest import Guest, Proxy, a_guest
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    with a_guest(tmp_path_factory.mktemp("provisioning-lab")) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(guest: Guest) -> Iterator[Proxy]:
+    made = Proxy(guest.address)
+    yield made
+    made.close()
