@@ -256,7 +256,7 @@ class AgentSettings(SettingsModel):
     model_config = ConfigDict(alias_generator=keys_with("agent"))
 
     mode: Literal["bare-metal", "none"]
-    source: Literal["git", "pypi"]
+    source: Literal["git", "pypi", "installer"]
     version: Annotated[
         str, AfterValidator(matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))
     ]

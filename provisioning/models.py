@@ -82,9 +82,10 @@ class BaselineInputs(_Inputs):
 class AgentInputs(_Inputs):
     """Which agent, and from where. Ends in /opt/hermes/<directory>, root-owned, with /opt/hermes/current on it."""
 
-    source: Literal["git", "pypi"] = "git"
+    source: Literal["git", "pypi", "installer"] = "git"
+    """git: the checkout is built by this program; installer: by upstream's own install.sh, out of the same checkout."""
     version: str | None = Field(default=None, pattern=r"^[0-9][0-9A-Za-z.+]*$")
-    """pypi: the release (default 0.19.0). git: what the checkout has to call itself, or None to take its word."""
+    """pypi: the release (default 0.19.0). Else: what the checkout has to call itself, or None to take its word."""
     git_url: str = UPSTREAM_GIT_URL
     git_tag: str = Field(default=UPSTREAM_TAG, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     git_commit: str = Field(default=UPSTREAM_COMMIT, pattern=r"^[0-9a-f]{40}$")

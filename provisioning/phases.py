@@ -36,6 +36,9 @@ UV_VERSION = "0.13.9"
 NODE_VERSION = "24.19.0"
 """The Node that builds a checkout's web UI: of the versions on PyPI the newest that upstream's `engines` allow."""
 
+INSTALLER_SECONDS = 1200
+"""So long upstream's own installer may take: on a slow line it downloads for many minutes without a word."""
+
 VERIFY_PATH = "/usr/local/lib/hermes-stack/verify.py"
 GATEWAY_UNIT = "hermes-gateway.service"
 DASHBOARD_UNIT = "hermes-dashboard.service"
@@ -118,6 +121,7 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
         "GIT_TAG": inputs.git_tag,
         "GIT_COMMIT": inputs.git_commit,
         "WEB_UI": inputs.web_ui,
+        "INSTALLER_SECONDS": str(INSTALLER_SECONDS),
         "UV_VERSION": UV_VERSION,
         "NODE_VERSION": NODE_VERSION,
         "AGENT_USER": AGENT_USER,
@@ -131,7 +135,9 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
 
 def agent_directory_name(inputs: AgentInputs) -> str:
     """The folder below /opt/hermes: the release, or tag and commit; other packages than usual give another folder."""
-    name = f"{inputs.git_tag}-{inputs.git_commit[:8]}" if inputs.source == "git" else str(inputs.release)
+    name = str(inputs.release) if inputs.source == "pypi" else f"{inputs.git_tag}-{inputs.git_commit[:8]}"
+    if inputs.source == "installer":
+        name += "-installer"
     defaults = AgentInputs()
     if inputs.extras != defaults.extras or inputs.extra_python_packages:
         name += "-" + _sha256([inputs.extras, inputs.extra_python_packages])[:8]

@@ -3,9 +3,9 @@
 # at it. Root-owned; nothing of the agent runs as root, neither its build nor `--version`.
 # Safe to repeat: a directory that is complete is not built again.
 #
-# From inputs.env: SOURCE (git|pypi), VERSION (may be empty), DIRECTORY, BUILD_ID, EXTRAS (comma-separated, may be empty),
+# From inputs.env: SOURCE (git|pypi|installer), VERSION (may be empty), DIRECTORY, BUILD_ID, EXTRAS (comma-separated, may be empty),
 # EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI, NODE_VERSION, UV_VERSION, UV_SHA256 (may be empty),
-# AGENT_USER
+# INSTALLER_SECONDS, AGENT_USER
 set -euo pipefail
 # /etc/environment may have narrowed it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -49,12 +49,17 @@ uv() {
     UV_LINK_MODE=hardlink "$UV" "$@"
 }
 
-# ---- sources: both end with everything installed in $BUILD/venv -----------------------------------------------------
+# ---- sources: each ends with everything installed in $BUILD/venv ----------------------------------------------------
+make_venv() {
+  uv venv --quiet --no-project --python /usr/bin/python3 "$BUILD/venv"
+}
+
 requirement() {
   printf 'hermes-agent%s' "${EXTRAS:+[$EXTRAS]}"
 }
 
 install_pypi() {
+  make_venv
   # Wheels only: building a source package would run its code as root.
   uv pip install --quiet --python "$BUILD/venv" --only-binary :all: "$(requirement)==$VERSION" ||
     fail "hermes-agent $VERSION can't be installed from PyPI (see above)." "Check the version, the network and the index, then run again."
@@ -110,8 +115,9 @@ fetch_node() {
   chmod 0755 "$SCRATCH/bin" "$SCRATCH/bin/npm"
 }
 
+# In the checkout $1.
 build_web_ui() {
-  local src=$SCRATCH/src from
+  local src=$1 from
   local -a scope=()
   [ ! -f "$src/hermes_cli/web_dist/index.html" ] || return 0
   if [ "$WEB_UI" != build ]; then
@@ -148,24 +154,123 @@ install_dependencies() {
   fi || fail "the agent's dependencies can't be installed (see above)."
 }
 
-install_git() {
-  local dependencies
-  fetch_commit
+# A folder for foreign code to build in: given to it with what is in it, gone when this script ends.
+make_scratch() {
   SCRATCH=$(mktemp -d /var/tmp/hermes-build.XXXXXX)
   trap 'rm -rf "$SCRATCH"' EXIT
+}
+
+install_git() {
+  local dependencies
+  make_venv
+  fetch_commit
+  make_scratch
   cp -a "$BUILD/src" "$SCRATCH/src"
   chown -R nobody:nogroup "$SCRATCH"
   install -m 0755 "$UV" "$SCRATCH/uv"
   echo "build: making a wheel, installing its dependencies meanwhile"
   install_dependencies &
   dependencies=$!
-  build_web_ui
+  build_web_ui "$SCRATCH/src"
   as_nobody "$SCRATCH/uv" build --quiet --wheel --python "$BUILD/venv/bin/python" --out-dir "$SCRATCH/dist" "$SCRATCH/src" ||
     fail "the checkout can't be built into a wheel (see above)."
   local -a wheel=("$SCRATCH"/dist/*.whl)
   [ -f "${wheel[0]}" ] || fail "the build left no wheel."
   wait "$dependencies" || fail "without its dependencies the agent can't be installed."
   uv pip install --quiet --python "$BUILD/venv" --no-deps "${wheel[0]}" || fail "the wheel can't be installed (see above)."
+}
+
+# ---- upstream's own installer ---------------------------------------------------------------------------------------
+# Of its stages those that make the code and its environment. The others are the business of other phases (packages,
+# launcher, home, units), would fetch a Node that goes with the scratch folder, or say where to go on by hand.
+INSTALLER_STAGES=(repository venv python-deps)
+
+# install.sh (facts hermes 2) with the arguments given: as nobody, in a home of its own, with no terminal to ask at and
+# nothing on its standard input. It finds uv where it would put its own, and "clones" the commit that was checked here.
+# Only a Python that the container has not is fetched by uv; not into a home, where the agent's user could not read it.
+run_installer() {
+  local origin="url.file://$SCRATCH/source.insteadOf"
+  as_nobody env \
+    HERMES_HOME="$SCRATCH/hermes" UV_PYTHON_DOWNLOADS=automatic UV_PYTHON_INSTALL_DIR="$UPSTREAM/python" GIT_TERMINAL_PROMPT=0 \
+    GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_0="$origin" GIT_CONFIG_VALUE_0=https://github.com/NousResearch/hermes-agent.git \
+    GIT_CONFIG_KEY_1="$origin" GIT_CONFIG_VALUE_1=git@github.com:NousResearch/hermes-agent.git \
+    setsid --wait timeout --kill-after=10 "$((INSTALLER_END - SECONDS))" bash "$SCRATCH/install.sh" \
+    --dir "$UPSTREAM/hermes-agent" --branch "$GIT_TAG" --skip-setup --skip-browser --no-skills --non-interactive "$@" \
+    </dev/null 2>&1 | sed --unbuffered 's/\x1b\[[0-9;]*m//g'
+}
+
+run_installer_stage() {
+  local stage=$1 status=0
+  echo "installer: stage $stage"
+  [ "$SECONDS" -ge "$INSTALLER_END" ] || run_installer --stage "$stage" || status=$?
+  [ "$SECONDS" -lt "$INSTALLER_END" ] ||
+    fail "install.sh did not end within $INSTALLER_SECONDS s; it was ended in its stage $stage (see above)."
+  [ "$status" -eq 0 ] || fail "install.sh failed in its stage $stage with $status (see above). Nothing was switched to."
+}
+
+# The installer knows one set of extras; the rest is added the way it adds its own.
+add_extras_to_installer() {
+  local name
+  local -a extras=()
+  for name in ${EXTRAS//,/ }; do extras+=(--extra "$name"); done
+  (
+    cd "$UPSTREAM/hermes-agent"
+    if [ -f uv.lock ]; then
+      as_nobody env UV_PROJECT_ENVIRONMENT="$UPSTREAM/hermes-agent/venv" "$SCRATCH/uv" sync --quiet --locked "${extras[@]}"
+    else
+      as_nobody "$SCRATCH/uv" pip install --quiet --python venv --only-binary :all: -r pyproject.toml "${extras[@]}"
+    fi
+  ) || fail "the extras $EXTRAS can't be added to what install.sh has installed (see above)."
+}
+
+# What nobody has made becomes root's; from here on root works in it, so no link may lead it out of it.
+take_over_from_nobody() {
+  local link
+  while IFS= read -r link; do
+    case "$(readlink --canonicalize-missing "$link")" in
+    "$UPSTREAM"/* | /usr/bin/python3*) ;;
+    *) fail "install.sh left a link that leads out of its folder: $link -> $(readlink "$link"). Nothing was switched to." ;;
+    esac
+  done < <(find "$UPSTREAM" -type l)
+  chown -R --no-dereference root:root "$UPSTREAM"
+  chmod -R --silent go-w "$UPSTREAM"
+}
+
+install_installer() {
+  local place script='' stage manifest
+  fetch_commit
+  for place in scripts/install.sh hermes_cli/scripts/install.sh; do
+    if [ -f "$BUILD/src/$place" ]; then
+      script=$place
+      break
+    fi
+  done
+  [ -n "$script" ] || fail "the checkout of $GIT_TAG brings no install.sh. Set agentSource to git."
+  INSTALLER_SHA256=$(sha256sum <"$BUILD/src/$script" | cut -d ' ' -f 1)
+  echo "installer: $script of $GIT_TAG, sha256 $INSTALLER_SHA256"
+  make_scratch
+  UPSTREAM=$BUILD/upstream
+  INSTALLER_END=$((SECONDS + INSTALLER_SECONDS))
+  install -m 0644 "$BUILD/src/$script" "$SCRATCH/install.sh"
+  mv "$BUILD/src" "$SCRATCH/source"
+  git -C "$SCRATCH/source" tag --force "$GIT_TAG" "$GIT_COMMIT" >/dev/null
+  install -D -m 0755 "$UV" "$SCRATCH/hermes/bin/uv"
+  install -m 0755 "$UV" "$SCRATCH/uv"
+  mkdir "$UPSTREAM"
+  chown -R nobody:nogroup "$SCRATCH" "$UPSTREAM"
+  manifest=$(run_installer --manifest) || fail "install.sh does not start (see above): $manifest"
+  for stage in "${INSTALLER_STAGES[@]}"; do
+    [[ $manifest == *"\"name\":\"$stage\""* ]] ||
+      fail "install.sh of $GIT_TAG has no stage $stage: this program does not know how to run it." "Set agentSource to git."
+  done
+  for stage in "${INSTALLER_STAGES[@]}"; do run_installer_stage "$stage"; done
+  [ "$(as_nobody git -C "$UPSTREAM/hermes-agent" rev-parse HEAD)" = "$GIT_COMMIT" ] ||
+    fail "install.sh has installed another commit than $GIT_COMMIT. Nothing was switched to."
+  add_extras_to_installer
+  build_web_ui "$UPSTREAM/hermes-agent"
+  take_over_from_nobody
+  ln -s upstream/hermes-agent "$BUILD/src"
+  ln -s upstream/hermes-agent/venv "$BUILD/venv"
 }
 
 install_extra() {
@@ -182,6 +287,7 @@ write_final_paths() {
   local file
   { grep --recursive --files-with-matches --binary-files=without-match --fixed-strings "$BUILD" "$BUILD/venv/bin" \
     "$BUILD"/venv/pyvenv.cfg "$BUILD"/venv/lib/python3*/site-packages/*.pth \
+    "$BUILD"/venv/lib/python3*/site-packages/__editable__* \
     "$BUILD"/venv/lib/python3*/site-packages/hermes_agent-*.dist-info 2>/dev/null || true; } |
     while IFS= read -r file; do
       # Not through a hard link: the other name of it is in uv's cache.
@@ -189,18 +295,25 @@ write_final_paths() {
       chmod --reference="$file" "$file.new"
       mv "$file.new" "$file"
     done
+  # A Python of its own is led to by its full path.
+  find "$BUILD" -type l -lname "$BUILD/*" -printf '%p\0%l\0' | while IFS= read -r -d '' file && IFS= read -r -d '' target; do
+    ln -sfn "$FINAL${target#"$BUILD"}" "$file"
+  done
 }
 
-# Asks the built agent, as its own user and in an empty home, what it is. Prints: VERSION CONFIG_VERSION
+# Asks the agent that was built at $1, as its own user and in an empty home, what it is. Prints: VERSION CONFIG_VERSION true|false, the
+# last for whether it has a built web UI.
 ask_agent() {
   local empty
   empty=$(mktemp -d /tmp/hermes-ask.XXXXXX)
   chown "$AGENT_USER:$AGENT_USER" "$empty"
   runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" HERMES_HOME="$empty" \
-    HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$BUILD/venv/bin/python" -c '
-from hermes_cli import __version__
+    HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$1/venv/bin/python" -c '
+import pathlib
+import hermes_cli
 from hermes_cli.config import DEFAULT_CONFIG
-print(__version__, DEFAULT_CONFIG["_config_version"])' | tail -n 1
+web_ui = pathlib.Path(hermes_cli.__file__).parent / "web_dist" / "index.html"
+print(hermes_cli.__version__, DEFAULT_CONFIG["_config_version"], str(web_ui.is_file()).lower())' | tail -n 1
   rm -rf "$empty"
 }
 
@@ -212,24 +325,28 @@ build() {
     fail "this container's $(python3 --version) does not fit: the agent needs 3.11, 3.12 or 3.13 (Debian 12 or 13)."
   find_uv
   echo "agent: building $DIRECTORY with $("$UV" --version)"
-  uv venv --quiet --no-project --python /usr/bin/python3 "$BUILD/venv"
   "install_$SOURCE"
   install_extra
-  local answer version config_version dashboard=false
-  answer=$(ask_agent) || fail "the new installation does not start as user $AGENT_USER (see above). It was not switched to."
-  version=${answer% *}
-  config_version=${answer#* }
+  local answer version config_version dashboard
+  answer=$(ask_agent "$BUILD") || fail "the new installation does not start as user $AGENT_USER (see above). It was not switched to."
+  read -r version config_version dashboard <<<"$answer"
   [ -z "$VERSION" ] || [ "$version" = "$VERSION" ] ||
     fail "the new installation calls itself $version, but $VERSION is declared. It was not switched to."
-  [ ! -f "$(echo "$BUILD"/venv/lib/python3*/site-packages)/hermes_cli/web_dist/index.html" ] || dashboard=true
   write_final_paths
-  printf '{"build_id": "%s", "version": "%s", "config_version": %d, "source": "%s", "commit": "%s", "dashboard_available": %s, "directory": "%s"}\n' \
-    "$BUILD_ID" "$version" "$config_version" "$SOURCE" "$([ "$SOURCE" = git ] && echo "$GIT_COMMIT")" "$dashboard" "$FINAL" \
+  printf '{"build_id": "%s", "version": "%s", "config_version": %d, "source": "%s", "commit": "%s", "installer_sha256": "%s", "dashboard_available": %s, "directory": "%s"}\n' \
+    "$BUILD_ID" "$version" "$config_version" "$SOURCE" "$([ "$SOURCE" = pypi ] || echo "$GIT_COMMIT")" "${INSTALLER_SHA256:-}" \
+    "$dashboard" "$FINAL" \
     >"$BUILD/install.json"
   chown -R --no-dereference root:root "$BUILD"
   chmod -R --silent go-w "$BUILD"
   rm -rf "$FINAL"
   mv -T "$BUILD" "$FINAL"
+  # It was asked before it moved; what holds on to the old place would only be found by the services.
+  runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
+    "$FINAL/venv/bin/python" -c 'import hermes_cli' || {
+    rm -rf "$FINAL"
+    fail "the new installation does not start from $FINAL (see above). It was not switched to."
+  }
 }
 
 is_ours() {

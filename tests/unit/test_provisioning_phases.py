@@ -89,6 +89,7 @@ def test_every_value_reaches_the_script_as_it_is(tmp_path: Path) -> None:
         (AgentInputs(source="pypi"), "0.19.0"),
         (AgentInputs(source="pypi", version="0.18.2"), "0.18.2"),
         (AgentInputs(), f"{UPSTREAM_TAG}-{UPSTREAM_COMMIT[:8]}"),
+        (AgentInputs(source="installer"), f"{UPSTREAM_TAG}-{UPSTREAM_COMMIT[:8]}-installer"),
     ],
 )
 def test_the_directory_is_named_after_what_is_in_it(inputs: AgentInputs, name: str) -> None:
@@ -303,7 +304,7 @@ REFUSED: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (AgentInputs, {"extras": ["all]==1"]}, "no extra's name"),
     (AgentInputs, {"extra_python_packages": ["httpx"]}, "package with a version"),
     (AgentInputs, {"extra_python_packages": ["--index-url==1"]}, "package with a version"),
-    (AgentInputs, {"source": "installer"}, "'git' or 'pypi'"),
+    (AgentInputs, {"source": "docker"}, "'git', 'pypi' or 'installer'"),
     (ModelEndpoint, {"base_url": "ftp://x", "name": "m"}, "http:// or https://"),
     (ModelEndpoint, {"base_url": "https://me:word@x/v1", "name": "m"}, "without user or password"),
     (ApiServer, {"key": "short"}, "32 or more"),
