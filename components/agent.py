@@ -12,6 +12,7 @@ import pulumi_command as command
 from pydantic import BaseModel, SecretStr
 
 from components.access import Access
+from components.docker import DockerSettings, docker_inputs, in_docker
 from components.phase import Phase, PhaseName
 from components.settings import AgentSettings, CattleSettings
 from provisioning.models import (
@@ -72,11 +73,12 @@ def verify_inputs(agent: AgentSettings, configure: ConfigureInputs) -> VerifyInp
         version=agent.version,
         api_server_port=configure.api_server.port,
         dashboard=configure.dashboard.enabled,
-        dashboard_host=configure.dashboard.host,
+        dashboard_host=configure.dashboard.host if configure.container is None else configure.container.published_ip,
         dashboard_port=configure.dashboard.port,
         auth_required=configure.dashboard.authenticated and configure.dashboard.host not in LOOPBACK,
         home=configure.home,
         uid=configure.uid,
+        container=configure.container is not None,
     )
 
 
@@ -92,6 +94,7 @@ class HermesAgent(pulumi.ComponentResource):
         *,
         cattle: CattleSettings,
         agent: AgentSettings,
+        docker: DockerSettings | None,
         guest: pulumi.Input[str],
         access: Access,
         private_key_file: Path,
@@ -100,10 +103,15 @@ class HermesAgent(pulumi.ComponentResource):
     ) -> None:
         super().__init__("hermes-homelab:components:HermesAgent", name, {}, opts)
 
-        def phase(which: PhaseName, inputs: pulumi.Output[BaseModel], *after: pulumi.Resource) -> Phase:
+        def phase(
+            which: PhaseName,
+            inputs: pulumi.Output[BaseModel],
+            *after: pulumi.Resource,
+            renders: PhaseName | None = None,
+        ) -> Phase:
             return Phase(
                 f"{name}-{which}",
-                which,
+                renders or which,
                 inputs,
                 guest=guest,
                 host=access.address,
@@ -112,16 +120,26 @@ class HermesAgent(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[access, *after], replace_with=replace_with),
             )
 
+        def wanted(directory: str | None) -> ConfigureInputs:
+            if docker is None:
+                return configure_inputs(cattle, agent, directory)
+            return in_docker(configure_inputs(cattle, agent), docker)
+
         baseline = phase(PhaseName.BASELINE, pulumi.Output.from_input(baseline_inputs(cattle, agent)))
-        install = phase(PhaseName.AGENT, pulumi.Output.from_input(agent_inputs(agent)), baseline)
+        install = phase(
+            PhaseName.AGENT,
+            pulumi.Output.from_input(agent_inputs(agent) if docker is None else docker_inputs(agent, docker)),
+            baseline,
+            renders=PhaseName.AGENT if docker is None else PhaseName.DOCKER,
+        )
         configure = phase(
             PhaseName.CONFIGURE,
-            install.results.apply(lambda results: configure_inputs(cattle, agent, results["directory"])),
+            install.results.apply(lambda results: wanted(results["directory"])),
             install,
         )
         verify = self._verify(
             name,
-            probe=render_verify(verify_inputs(agent, configure_inputs(cattle, agent))),
+            probe=render_verify(verify_inputs(agent, wanted(None))),
             access=access,
             private_key_file=private_key_file,
             configure=configure,

@@ -16,6 +16,7 @@ from components.agent import HermesAgent
 from components.attachment import VolumeAttachment
 from components.claim import Claim
 from components.container import ContainerWish, Network, container, proxmox_provider
+from components.docker import DockerSettings
 from components.settings import AgentSettings, CattleSettings, Settings
 
 PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest itself can be thrown away."
@@ -121,6 +122,7 @@ class Cattle(pulumi.ComponentResource):
             f"{name}-agent",
             cattle=cattle,
             agent=agent,
+            docker=settings.docker,
             guest=guest.id,
             access=access,
             private_key_file=settings.ssh_private_key_file,
@@ -133,7 +135,7 @@ class Cattle(pulumi.ComponentResource):
             "sshHostKey": access.host_key,
             "sshHostKeyFingerprint": access.fingerprint,
             "ssh": access.address.apply(lambda host: _ssh_command(settings.ssh_private_key_file, host)),
-            "dashboard": _dashboard_url(agent, access.address),
+            "dashboard": _dashboard_url(agent, settings.docker, access.address),
             "api": f"http://127.0.0.1:{agent.api_port}/v1",
             "agentVersion": hermes.version,
             "seconds": {"attach": attachment.seconds, "ssh": access.seconds, **hermes.seconds},
@@ -149,10 +151,12 @@ def _ssh_command(key: Path, host: str) -> str:
     return f"ssh -i {shlex.quote(str(key))} root@{host}"
 
 
-def _dashboard_url(agent: AgentSettings, address: pulumi.Output[str]) -> pulumi.Output[str]:
+def _dashboard_url(
+    agent: AgentSettings, docker: DockerSettings | None, address: pulumi.Output[str]
+) -> pulumi.Output[str]:
     """As seen from the guest where it listens on loopback, else as seen from the network; empty where there is none."""
     if not agent.dashboard:
         return pulumi.Output.from_input("")
-    if agent.dashboard_is_local:
+    if agent.dashboard_is_local if docker is None else docker.is_local:
         return pulumi.Output.from_input(f"http://127.0.0.1:{agent.dashboard_port}")
     return address.apply(lambda host: f"http://{host}:{agent.dashboard_port}")

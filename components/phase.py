@@ -17,8 +17,8 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 from pydantic import BaseModel, SecretStr
 
 from components.dynamic import Props, Provider, changed, diff_of, say
-from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs
-from provisioning.phases import PhasePlan, render_agent, render_baseline, render_configure, run_phase
+from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, DockerInputs
+from provisioning.phases import PhasePlan, render_agent, render_baseline, render_configure, render_docker, run_phase
 from provisioning.ssh import HostKey, SshTarget
 
 PHASE_SECONDS = 1800.0
@@ -27,6 +27,7 @@ PHASE_SECONDS = 1800.0
 class PhaseName(StrEnum):
     BASELINE = "baseline"
     AGENT = "agent"
+    DOCKER = "docker"  # takes the place of agent
     CONFIGURE = "configure"
 
 
@@ -34,6 +35,7 @@ _Render = Callable[[Any], PhasePlan]
 _PHASES: dict[PhaseName, tuple[type[BaseModel], _Render]] = {
     PhaseName.BASELINE: (BaselineInputs, render_baseline),
     PhaseName.AGENT: (AgentInputs, render_agent),
+    PhaseName.DOCKER: (DockerInputs, render_docker),
     PhaseName.CONFIGURE: (ConfigureInputs, render_configure),
 }
 

@@ -27,6 +27,7 @@ from pydantic import (
     field_validator,
 )
 
+from components.docker import DockerSettings, docker_faults
 from components.rules import SettingsModel, keys_with, list_from_json, matches, refuse
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
@@ -255,7 +256,7 @@ class AgentSettings(SettingsModel):
 
     model_config = ConfigDict(alias_generator=keys_with("agent"))
 
-    mode: Literal["bare-metal", "none"]
+    mode: Literal["bare-metal", "docker", "none"]
     source: Literal["git", "pypi", "installer"]
     version: Annotated[
         str, AfterValidator(matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))
@@ -331,7 +332,8 @@ class StackSettings(SettingsModel):
 
 @dataclass(frozen=True)
 class Settings:
-    """All of a stack's settings; ``pet``, or ``cattle`` and (unless agentMode is none) ``agent``, as the role says."""
+    """All of a stack's settings; ``pet``, or ``cattle`` and (unless agentMode is none) ``agent``, as the role says;
+    ``docker`` with agentMode docker only."""
 
     stack: str
     role: Role
@@ -342,6 +344,7 @@ class Settings:
     pet: PetSettings | None = None
     cattle: CattleSettings | None = None
     agent: AgentSettings | None = None
+    docker: DockerSettings | None = None
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -409,6 +412,9 @@ def load(
     pet = read(PetSettings) if role is Role.PET else None
     cattle = read(CattleSettings) if role is Role.CATTLE else None
     agent = read(AgentSettings) if role is Role.CATTLE and config.get("agentMode") != NO_AGENT else None
+    docker = read(DockerSettings) if role is Role.CATTLE and config.get("agentMode") == DOCKER else None
+    if agent and agent.mode == DOCKER:
+        faults += docker_faults(agent)
     if agent and cattle and cattle.mount_path != f"/home/{AGENT_USER}":
         faults.append(
             Fault(
@@ -431,11 +437,13 @@ def load(
         pet=pet,
         cattle=cattle,
         agent=agent,
+        docker=docker,
     )
 
 
 AGENT_USER = "hermes"
 NO_AGENT = "none"
+DOCKER = "docker"
 
 
 def _aliases(model: type[SettingsModel]) -> list[str]:

@@ -25,6 +25,11 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?\s*(==|>=|~=)\s*[A-Za-z0-9.*+!_-]+\Z")
 _ABSOLUTE = re.compile(r"(/[A-Za-z0-9._-]+)+\Z")
+_REGISTRY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
+_IMAGE = re.compile(
+    r"([a-zA-Z0-9][a-zA-Z0-9.-]*(:[0-9]{1,5})?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+    r"@sha256:[0-9a-f]{64}\Z"
+)
 _SCRYPT = re.compile(r"scrypt\$\d+\$\d+\$\d+\$[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+\Z")
 
 
@@ -125,6 +130,163 @@ class AgentInputs(_Inputs):
         return self.version or (PYPI_VERSION if self.source == "pypi" else None)
 
 
+class DockerInputs(_Inputs):
+    """The agent phase of Docker mode: the engine, its compose plugin, a first container as proof, the agent's image."""
+
+    image: str
+    """REPOSITORY:TAG@sha256:DIGEST. The digest decides; the tag is for people."""
+    version: str | None = Field(default=None, pattern=r"^[0-9][0-9A-Za-z.+]*$")
+    """What the agent in the image has to call itself, or None to take its word."""
+    insecure_registries: tuple[str, ...] = ()
+    """HOST:PORT of registries that speak HTTP, or TLS that nobody vouches for. The digest is checked all the same."""
+    uid: int = UID
+    gid: int = UID
+
+    @field_validator("image")
+    @classmethod
+    def _image(cls, value: str) -> str:
+        return pinned_image(value)
+
+    @field_validator("insecure_registries")
+    @classmethod
+    def _registries(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for registry in value:
+            if not _REGISTRY.match(registry):
+                raise ValueError(f"{registry!r} must be HOST or HOST:PORT, e.g. 192.168.1.10:5000")
+        return tuple(sorted(set(value)))
+
+
+class Volume(_Inputs):
+    """A folder of the guest that the container sees, too."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Volume:
+        """From HOST:CONTAINER, HOST:CONTAINER:ro or :rw. Raises ValueError in words."""
+        parts = text.split(":")
+        if len(parts) not in (2, 3) or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+            raise ValueError(f"{text!r} must be HOST:CONTAINER, with :ro behind it for read-only")
+        source, target = _absolute(parts[0]), _absolute(parts[1])
+        for taken in RESERVED_TARGETS:
+            if target == taken or target.startswith(f"{taken}/"):
+                raise ValueError(f"{target} is in {taken}, which belongs to the image or the stack")
+        if target in RESERVED_MOUNTS:
+            raise ValueError(f"{target} is where the agent's home is mounted")
+        return cls(source=source, target=target, read_only=parts[2:] == ["ro"])
+
+
+class ContainerInputs(_Inputs):
+    """The container of Docker mode. A change of anything here, and of nothing else, makes another container."""
+
+    image: str
+    volumes: tuple[Volume, ...] = ()
+    options: dict[str, Any] = {}
+    """More keys of the compose service: those of CONTAINER_OPTIONS. `ports` and `environment` add to ours."""
+    published_ip: str = "127.0.0.1"
+    """The address of the guest on which the API's port, and the dashboard's where it runs, are published."""
+
+    @field_validator("image")
+    @classmethod
+    def _image(cls, value: str) -> str:
+        return pinned_image(value)
+
+    @field_validator("volumes")
+    @classmethod
+    def _volumes(cls, value: tuple[Volume, ...]) -> tuple[Volume, ...]:
+        targets = [volume.target for volume in value]
+        twice = sorted({target for target in targets if targets.count(target) > 1})
+        if twice:
+            raise ValueError(f"two volumes are mounted at {twice[0]}")
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for problem in map(container_option_problem, value.items()):
+            if problem:
+                raise ValueError(problem)
+        return value
+
+
+def pinned_image(value: str) -> str:
+    """An image by tag and digest, or ValueError: a tag alone can be moved, a digest alone tells people nothing."""
+    if not _IMAGE.match(value):
+        raise ValueError(
+            "must be REPOSITORY:TAG@sha256:DIGEST (64 hex digits); `docker buildx imagetools inspect REPOSITORY:TAG` "
+            "prints the digest"
+        )
+    return value
+
+
+def container_option_problem(option: tuple[str, Any]) -> str | None:
+    """Why a key may not be among a container's extra options, and what to do instead; None when it may."""
+    name, value = option
+    if name in REFUSED_CONTAINER_OPTIONS:
+        return f"{name} can't be set: {REFUSED_CONTAINER_OPTIONS[name]}"
+    if name not in CONTAINER_OPTIONS:
+        return f"{name} is none of the supported keys: {', '.join(sorted(CONTAINER_OPTIONS))}"
+    if not isinstance(value, CONTAINER_OPTIONS[name]) or isinstance(value, bool):
+        return f"{name} has the wrong type"
+    return _container_environment_problem(value) if name == "environment" else None
+
+
+def _container_environment_problem(environment: Any) -> str | None:
+    for name, text in environment.items():
+        if not _ENV_NAME.match(str(name)) or not isinstance(text, str):
+            return f"environment must map names of variables to texts: {name}"
+        if re.search(r"KEY|TOKEN|SECRET|PASSW|HASH", name, re.IGNORECASE):
+            return (
+                f"environment.{name} looks like a secret, and `docker inspect` would show it: "
+                "secrets belong into the managed scope"
+            )
+    return None
+
+
+# compose's service keys that do no harm to the image's contract, with the types of their values.
+CONTAINER_OPTIONS: dict[str, tuple[type, ...]] = {
+    "cap_add": (list,),
+    "cap_drop": (list,),
+    "cpus": (int, float, str),
+    "devices": (list,),
+    "dns": (list, str),
+    "dns_search": (list, str),
+    "environment": (dict,),
+    "extra_hosts": (list, dict),
+    "gpus": (list, str),
+    "hostname": (str,),
+    "mem_limit": (int, str),
+    "memswap_limit": (int, str),
+    "pids_limit": (int,),
+    "ports": (list,),
+    "security_opt": (list,),
+    "shm_size": (int, str),
+    "sysctls": (list, dict),
+    "tmpfs": (list, str),
+    "ulimits": (dict,),
+}
+REFUSED_CONTAINER_OPTIONS = {
+    # facts hermes 3, issues 38349, 36208: s6-overlay has to be process 1, and to begin as root
+    "entrypoint": "the image's init system has to be process 1",
+    "init": "the image's init system has to be process 1",
+    "user": "the image has to start as root; it runs the agent as the uid of the home",
+    "image": "it is agentImage",
+    "volumes": "they are agentExtraVolumes",
+    "command": "the container runs the gateway",
+    "container_name": "the stack knows the container by it",
+    "labels": "the stack knows the container by them",
+    "restart": "the container has to come back after a reboot, and to stay stopped when it was stopped",
+    "network_mode": "the ports are published on agentPublishedBindIp",
+    "privileged": "the container would own the guest; name single devices or capabilities",
+    "env_file": "secrets belong into the managed scope",
+}
+# Folders of the image and of the stack; below them nothing can be mounted without breaking one of the two.
+RESERVED_TARGETS = ("/opt/hermes", "/etc", "/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/run", "/command")
+RESERVED_MOUNTS = ("/opt/data", HOME)
+
+
 class ModelEndpoint(_Inputs):
     """An OpenAI-compatible endpoint: facts hermes 1, form A of the working configurations."""
 
@@ -198,6 +360,8 @@ class ConfigureInputs(_Inputs):
     model: ModelEndpoint
     agent_directory: AbsolutePath | None = None
     """The agent phase's output `directory`, which the services run from; None: where /opt/hermes/current leads."""
+    container: ContainerInputs | None = None
+    """Docker mode: what the container is. None: bare-metal, under systemd."""
     api_server: ApiServer = ApiServer()
     dashboard: Dashboard = Dashboard()
     settings: dict[str, Any] = {}
@@ -253,5 +417,7 @@ class VerifyInputs(_Inputs):
     expect: str = "HERMES-OK"
     home: AbsolutePath = HOME
     uid: int = UID
+    container: bool = False
+    """Docker mode: the gateway and the dashboard are in the container, and that has to be healthy."""
     services_timeout_s: float = Field(default=90.0, gt=0)
     prompt_timeout_s: float = Field(default=120.0, gt=0)

@@ -19,12 +19,14 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from provisioning.compose import compose_file, container_parameters, identity, service
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
 from provisioning.models import (
     MODEL_API_KEY_VARIABLE,
     AgentInputs,
     BaselineInputs,
     ConfigureInputs,
+    DockerInputs,
     VerifyInputs,
 )
 from provisioning.ssh import OnLine, SshTarget, connect
@@ -133,6 +135,12 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
     return PhasePlan(plan.name, (*others, env), plan.declared, plan.digest, plan.secrets, large)
 
 
+def render_docker(inputs: DockerInputs) -> PhasePlan:
+    """The agent phase of Docker mode: engine, compose plugin, a first container, the image."""
+    declared = inputs.model_dump(mode="json")
+    return _plan("agent", guest_main("engine"), {}, declared=declared, parameters=declared, more=guest_package())
+
+
 def agent_directory_name(inputs: AgentInputs) -> str:
     """The folder below /opt/hermes: the release, or tag and commit; other packages than usual give another folder."""
     name = str(inputs.release) if inputs.source == "pypi" else f"{inputs.git_tag}-{inputs.git_commit[:8]}"
@@ -163,12 +171,25 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
     ):
         declared[section][key] = "[secret]" if declared[section][key] is not None else None
     declared["secret_environment"] = dict.fromkeys(inputs.secret_environment, "[secret]")
+    more: list[PayloadFile] = [*guest_package(), PayloadFile("verify.py", _text("guest/verify.py").encode())]
+    container: dict[str, Any] | None = None
+    if inputs.container is not None:
+        definition = service(inputs, inputs.container)
+        # What the preview shows of it: a changed identity is a new container, and loses what was written inside.
+        declared["container"] = {"identity": identity(definition), "service": definition}
+        container = container_parameters(inputs, inputs.container, definition)
+        more.append(PayloadFile("compose.yaml", compose_file(definition).encode()))
+    else:
+        context = {"user": AGENT_USER, "home": inputs.home, "dashboard": inputs.dashboard}
+        for name in (GATEWAY_UNIT, DASHBOARD_UNIT):
+            more.append(PayloadFile(f"units/{name}", _render(f"{name}.j2", context).encode()))
     parameters = {
         "user": AGENT_USER,
         "home": inputs.home,
         "uid": inputs.uid,
         "gid": inputs.gid,
         "agent_directory": inputs.agent_directory,
+        "container": container,
         "config": managed_config(inputs),
         "environment": managed_environment(inputs),
         "secret_environment": sorted(inputs.secret_environment),
@@ -177,18 +198,13 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         | {"authenticated": inputs.dashboard.authenticated, "auth_required": inputs.dashboard.auth_required},
         "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"}),
     }
-    context = {"user": AGENT_USER, "home": inputs.home, "dashboard": inputs.dashboard}
-    units = tuple(
-        PayloadFile(f"units/{name}", _render(f"{name}.j2", context).encode()) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)
-    )
-    more = (*units, *guest_package(), PayloadFile("verify.py", _text("guest/verify.py").encode()))
     return _plan(
         "configure",
         guest_main("configure"),
         {},
         declared=declared,
         parameters=parameters,
-        more=more,
+        more=tuple(more),
         secrets=secrets,
     )
 
@@ -232,7 +248,8 @@ def managed_environment(inputs: ConfigureInputs) -> dict[str, str]:
     return {
         **inputs.environment,
         "API_SERVER_ENABLED": "true",
-        "API_SERVER_HOST": inputs.api_server.host,
+        # In a container loopback is the container's own; which address of the guest has it, the published ports say.
+        "API_SERVER_HOST": inputs.api_server.host if inputs.container is None else "0.0.0.0",  # noqa: S104
         "API_SERVER_PORT": str(inputs.api_server.port),
     }
 

@@ -16,9 +16,9 @@ class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the prog
     """A reason to stop, in words for the operator."""
 
 
-def run(*command: str, stdin: str | None = None, check: bool = True) -> str:
+def run(*command: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120) -> str:
     """Run a command; its error text becomes ours."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
     if check and done.returncode != 0:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
         raise Refusal(f"`{' '.join(command[:4])}` failed with {done.returncode}: {words}")

@@ -1,4 +1,4 @@
-"""Configure: write the managed scope and the units, start or restart exactly what reads something new.
+"""Configure: write the managed scope and the units (or the compose project), start or restart what reads something new.
 
 HP_JOB is the job's folder, HP_SECRETS a JSON file. Safe to repeat. The agent's own code runs only as its user, and
 only to check what it is going to read.
@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from provisioning.guest import compose
 from provisioning.guest.common import Refusal, bracket, install_file, run
-from provisioning.guest.managed import MANAGED, dashboard_hash, kept, read_env, write_managed
+from provisioning.guest.managed import MANAGED, dashboard_hash, kept, read_env, read_with, write_managed
 from provisioning.guest.services import (
     DASHBOARD,
     GATEWAY,
@@ -36,11 +37,12 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         raise Refusal(
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
         )
-    directory = inputs["agent_directory"] or os.path.realpath(CURRENT)
-    try:
-        installed = json.loads(Path(directory, "install.json").read_text())
-    except FileNotFoundError:
-        raise Refusal(f"{directory} is no complete installation; the agent phase has to run first.") from None
+    if inputs["container"] is not None:
+        installed = compose.installation()
+        directory, reader = installed["image"], compose.read_with(installed["image"], inputs["uid"], inputs["gid"])
+    else:
+        directory = inputs["agent_directory"] or os.path.realpath(CURRENT)
+        installed, reader = installation(directory), read_with(f"{directory}/venv/bin/python", user)
     dashboard = inputs["dashboard"]
     if dashboard["enabled"] and not installed["dashboard_available"]:
         raise Refusal(
@@ -63,11 +65,30 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         env["HERMES_DASHBOARD_BASIC_AUTH_SECRET"] = kept(user, home, "dashboard-session-key")
 
     config = {**inputs["config"], "_config_version": installed["config_version"]}
-    write_managed(inputs, f"{directory}/venv/bin/python", config, env)
+    write_managed(inputs, reader, config, env)
 
     LIBRARY.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(LIBRARY / "verify.py", (job / "verify.py").read_text(), mode=0o755, gid=0)
 
+    api = inputs["api_server"]
+    known = {
+        "agent_directory": directory,
+        "agent_version": installed["version"],
+        "api_url": f"http://{bracket(api['host'])}:{api['port']}/v1",
+        "dashboard_url": f"http://{bracket(dashboard['host'])}:{dashboard['port']}/" if dashboard["enabled"] else None,
+        "auth_required": dashboard["auth_required"],
+    }
+    if inputs["container"] is not None:
+        return known | compose.start(inputs, (job / "compose.yaml").read_text(), config, env)
+    compose.remove(user, home)
+    return known | {"restarted": bring_up_services(job, inputs, directory, config, env)}
+
+
+def bring_up_services(
+    job: Path, inputs: dict[str, Any], directory: str, config: dict[str, Any], env: dict[str, str]
+) -> list[str]:
+    """Bare-metal mode: write the units and start or restart them; answers those that were touched."""
+    dashboard, api = inputs["dashboard"], inputs["api_server"]
     texts = {unit: render_unit((job / "units" / unit).read_text(), directory) for unit in (GATEWAY, DASHBOARD)}
     wanted = wanted_state(texts[GATEWAY], texts[DASHBOARD], config, env)
     changed = False
@@ -84,21 +105,22 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
             print(f"services: {UNITS / unit} written")
     if changed:
         run("systemctl", "daemon-reload")
-    api = inputs["api_server"]
     ports = {
         GATEWAY: (api["host"], api["port"], "API server"),
         DASHBOARD: (dashboard["host"], dashboard["port"], "dashboard"),
     }
     restarted = start_services(wanted, ports)
     print(f"services: {'restarted ' + ', '.join(restarted) if restarted else 'nothing to restart'}")
-    return {
-        "restarted": restarted,
-        "agent_directory": directory,
-        "agent_version": installed["version"],
-        "api_url": f"http://{bracket(api['host'])}:{api['port']}/v1",
-        "dashboard_url": f"http://{bracket(dashboard['host'])}:{dashboard['port']}/" if dashboard["enabled"] else None,
-        "auth_required": dashboard["auth_required"],
-    }
+    return restarted
+
+
+def installation(directory: str) -> dict[str, Any]:
+    """What the agent phase has built in a folder of /opt/hermes."""
+    try:
+        found: dict[str, Any] = json.loads(Path(directory, "install.json").read_text())
+    except FileNotFoundError:
+        raise Refusal(f"{directory} is no complete installation; the agent phase has to run first.") from None
+    return found
 
 
 def main() -> int:

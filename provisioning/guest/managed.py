@@ -11,6 +11,7 @@ import os
 import pwd
 import secrets
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,20 +102,33 @@ json.dump({"config": config, "env": env, "loaded": {name: os.environ.get(name) f
 """
 
 
-def check_managed(folder: Path, python: str, user: str, config: dict[str, Any], env: dict[str, str]) -> None:
+Reader = Callable[[str, Path], str]
+"""Runs a Python program (its text) with the agent's own code on a folder, and answers what it printed."""
+
+
+def read_with(python: str, user: str) -> Reader:
+    """The reader of an installation in the guest: its interpreter, as the agent's user, in an empty home."""
+
+    def read(program: str, folder: Path) -> str:
+        with tempfile.TemporaryDirectory(prefix="hermes-check.", dir="/tmp") as empty:
+            account = pwd.getpwnam(user)
+            os.chown(empty, account.pw_uid, account.pw_gid)
+            environment = (
+                "env",
+                "-i",
+                f"HOME={empty}",
+                f"HERMES_HOME={empty}",
+                "PATH=/usr/bin:/bin",
+                "PYTHONDONTWRITEBYTECODE=1",
+            )
+            return as_user(user, *environment, python, "-c", program, str(folder))
+
+    return read
+
+
+def check_managed(folder: Path, reader: Reader, config: dict[str, Any], env: dict[str, str]) -> None:
     """Let the agent itself, as its user, read the files: it ignores a file that it can't parse instead of failing."""
-    with tempfile.TemporaryDirectory(prefix="hermes-check.", dir="/tmp") as empty:
-        account = pwd.getpwnam(user)
-        os.chown(empty, account.pw_uid, account.pw_gid)
-        environment = (
-            "env",
-            "-i",
-            f"HOME={empty}",
-            f"HERMES_HOME={empty}",
-            "PATH=/usr/bin:/bin",
-            "PYTHONDONTWRITEBYTECODE=1",
-        )
-        read = json.loads(as_user(user, *environment, python, "-c", CHECK, str(folder)))
+    read = json.loads(reader(CHECK, folder))
     if read["config"] != config:
         wrong = sorted(key for key in {*config, *read["config"]} if config.get(key) != read["config"].get(key))
         raise Refusal(f"the agent reads the managed config.yaml differently than declared, at: {', '.join(wrong)}.")
@@ -125,9 +139,9 @@ def check_managed(folder: Path, python: str, user: str, config: dict[str, Any], 
         )
 
 
-def write_managed(inputs: dict[str, Any], python: str, config: dict[str, Any], env: dict[str, str]) -> None:
+def write_managed(inputs: dict[str, Any], reader: Reader, config: dict[str, Any], env: dict[str, str]) -> None:
     """Check in a folder of its own first, then put both files in place."""
-    gid, user = inputs["gid"], inputs["user"]
+    gid = inputs["gid"]
     config_text, env_text = render_config(config), render_env(env)
     MANAGED.mkdir(mode=0o750, exist_ok=True)
     os.chown(MANAGED, 0, gid)
@@ -142,7 +156,7 @@ def write_managed(inputs: dict[str, Any], python: str, config: dict[str, Any], e
             folder.chmod(0o750)
             install_file(folder / "config.yaml", config_text, mode=0o640, gid=gid)
             install_file(folder / ".env", env_text, mode=0o640, gid=gid)
-            check_managed(folder, python, user, config, env)
+            check_managed(folder, reader, config, env)
     for name, text in (("config.yaml", config_text), (".env", env_text)):
         if install_file(MANAGED / name, text, mode=0o640, gid=gid):
             print(f"managed scope: {MANAGED / name} written")

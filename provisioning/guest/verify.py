@@ -23,6 +23,8 @@ MANAGED_ENV = Path("/etc/hermes/.env")
 CURRENT = Path("/opt/hermes/current")
 GATEWAY = "hermes-gateway.service"
 DASHBOARD = "hermes-dashboard.service"
+CONTAINER = "hermes"
+IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
 POLL_S = 0.2
 JOURNAL_LINES = 15
 
@@ -67,8 +69,43 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
         raise Fault(f"{url} answered {status} with something that is no JSON: {raw[:120]!r}") from None
 
 
+def container() -> dict[str, Any] | None:
+    """The agent's container as the engine knows it; None where there is none."""
+    try:
+        done = subprocess.run(
+            ["docker", "container", "inspect", CONTAINER], capture_output=True, text=True, check=False, timeout=20
+        )
+        found = json.loads(done.stdout or "[]")
+    except (FileNotFoundError, ValueError):
+        return None
+    return found[0] if found else None
+
+
+def check_container() -> str:
+    """The state of its health check; Fault unless it runs, well, and never had to be restarted."""
+    found = container()
+    if found is None:
+        raise Fault(f"there is no container {CONTAINER}: the configure phase has to run")
+    state = found["State"]
+    if found.get("RestartCount"):
+        raise Fault(
+            f"the container {CONTAINER} was restarted by Docker {found['RestartCount']} times "
+            f"(last exit status {state.get('ExitCode')})"
+        )
+    if not state.get("Running"):
+        raise Fault(f"the container {CONTAINER} is {state.get('Status')} (exit status {state.get('ExitCode')})")
+    health = state.get("Health") or {}
+    if health.get("Status") == "unhealthy":
+        last = (health.get("Log") or [{}])[-1].get("Output", "").strip()[-300:]
+        raise Fault(f"the container {CONTAINER} is unhealthy: {last}")
+    return str(health.get("Status"))
+
+
 def check_unit(unit: str) -> None:
     """Fault unless it runs and never had to be restarted."""
+    if unit == CONTAINER:
+        check_container()
+        return
     state = show(unit)
     if state.get("ExecMainStatus") == "226":
         raise Fault(
@@ -115,18 +152,19 @@ def api_key() -> str:
     return found[1]
 
 
-def installed_version(expected: str | None) -> str:
+def installed_version(expected: str | None, *, in_container: bool) -> str:
+    record = IMAGE_RECORD if in_container else CURRENT / "install.json"
     try:
-        version = json.loads((CURRENT / "install.json").read_text())["version"]
+        version = json.loads(record.read_text())["version"]
     except (FileNotFoundError, ValueError, KeyError):
-        raise Fault(f"{CURRENT} leads to no complete installation") from None
+        raise Fault(f"{record} tells of no complete installation") from None
     if expected is not None and version != expected:
         raise Fault(f"the installed version is {version}, declared is {expected}")
     return str(version)
 
 
-def check_health(base: str, key: str, version: str, deadline: float) -> None:
-    health = wait_for(f"{base}/health", GATEWAY, deadline, "API server")
+def check_health(base: str, key: str, version: str, deadline: float, service: str) -> None:
+    health = wait_for(f"{base}/health", service, deadline, "API server")
     if health.get("status") != "ok":
         raise Fault(f"/health says {health.get('status')!r}")
     if health.get("version") != version:
@@ -143,13 +181,21 @@ def check_health(base: str, key: str, version: str, deadline: float) -> None:
         time.sleep(POLL_S)
 
 
+def wait_until_healthy(deadline: float) -> None:
+    """The container's own health check runs every few seconds; what it says has to agree with what was seen here."""
+    while check_container() != "healthy":
+        if time.monotonic() >= deadline:
+            raise Fault(f"the container {CONTAINER} does not become healthy")
+        time.sleep(POLL_S)
+
+
 def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -> None:
     host = parameters["dashboard_host"]
     reach = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104 - where to knock, not where to listen
     host = reach.get(host, host)
     url = f"http://{host}:{parameters['dashboard_port']}/api/status"
     while True:
-        status = wait_for(url, DASHBOARD, deadline, "dashboard")
+        status = wait_for(url, services_of(parameters)[-1], deadline, "dashboard")
         wrong = [
             f"{name} is {status.get(name)!r}, expected {value!r}"
             for name, value in (
@@ -227,13 +273,15 @@ def check_owners(home: str, uid: int) -> None:
 
 
 def journal(unit: str, hidden: str) -> str:
-    lines = subprocess.run(
-        ["journalctl", "--unit", unit, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    ).stdout
+    command = ["journalctl", "--unit", unit, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat"]
+    if unit == CONTAINER:
+        command = ["docker", "logs", "--tail", str(JOURNAL_LINES), CONTAINER]
+    try:
+        lines = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=20
+        ).stdout
+    except FileNotFoundError:
+        return "  (nothing)"
     for secret in secrets_of_env() | {hidden}:
         if len(secret) >= 4:
             lines = lines.replace(secret, "[secret]")
@@ -249,13 +297,20 @@ def secrets_of_env() -> set[str]:
     return set(re.findall(r"^[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|HASH)[A-Z0-9_]*='([^'\n]+)'$", text, re.MULTILINE))
 
 
+def services_of(parameters: dict[str, Any]) -> list[str]:
+    """What has to run: the container, or the units."""
+    if parameters.get("container"):
+        return [CONTAINER]
+    return [GATEWAY, *([DASHBOARD] if parameters["dashboard"] else [])]
+
+
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     deadline = began + parameters["services_timeout_s"]
     base = f"http://127.0.0.1:{parameters['api_server_port']}"
-    units = [GATEWAY, *([DASHBOARD] if parameters["dashboard"] else [])]
-    version, key = installed_version(parameters["version"]), api_key()
-    check_health(base, key, version, deadline)
+    services, in_container = services_of(parameters), bool(parameters.get("container"))
+    version, key = installed_version(parameters["version"], in_container=in_container), api_key()
+    check_health(base, key, version, deadline, services[0])
     say(f"gateway {version} is healthy after {time.monotonic() - began:.1f} s")
     answer = check_prompt(base, key, parameters)
     say(f"the model answered through the agent after {time.monotonic() - began:.1f} s")
@@ -263,13 +318,15 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
         check_dashboard(parameters, version, deadline)
         say("dashboard agrees")
     check_owners(parameters["home"], parameters["uid"])
-    for unit in units:
-        check_unit(unit)
+    for service in services:
+        check_unit(service)
+    if in_container:
+        wait_until_healthy(deadline)
     return {
         "version": version,
         "answer": answer[:200],
-        "services": units,
-        "directory": os.path.realpath(CURRENT),
+        "services": services,
+        "directory": json.loads(IMAGE_RECORD.read_text())["image"] if in_container else os.path.realpath(CURRENT),
         "seconds": round(time.monotonic() - began, 1),
         "auth_required": parameters["auth_required"],
     }
@@ -278,7 +335,10 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
 def ask(parameters: dict[str, Any]) -> dict[str, Any]:
     """One prompt and its answer, once the gateway is there (it may have been started a moment ago)."""
     base, key = f"http://127.0.0.1:{parameters['api_server_port']}", api_key()
-    check_health(base, key, installed_version(None), time.monotonic() + parameters["services_timeout_s"])
+    # Which mode it is, the guest knows better than who asks.
+    parameters["container"] = container() is not None
+    version = installed_version(None, in_container=parameters["container"])
+    check_health(base, key, version, time.monotonic() + parameters["services_timeout_s"], services_of(parameters)[0])
     return {"answer": check_prompt(base, key, parameters)}
 
 
@@ -288,7 +348,7 @@ def main() -> int:
         result = verify(parameters) if parameters.get("only") != "prompt" else ask(parameters)
     except Fault as fault:
         print(f"verify failed: {fault}", file=sys.stderr)
-        for unit in (GATEWAY, DASHBOARD) if parameters["dashboard"] else (GATEWAY,):
+        for unit in services_of(parameters):
             print(f"Last lines of {unit}:\n{journal(unit, '')}", file=sys.stderr)
         return 1
     print(json.dumps(result, sort_keys=True))

@@ -235,3 +235,52 @@ def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Decla
 
     declare(program)
     assert seen["dashboard"] == ""
+
+
+# --- Docker mode --------------------------------------------------------------------------------
+
+IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
+
+
+def in_docker(declare: Declare, **given: object) -> Graph:
+    return cattle(declare, **{"agentMode": "docker", "agentImage": IMAGE, "agentDashboard": False, **given})
+
+
+def phases(graph: Graph) -> dict[str, Any]:
+    return {
+        name: graph.resources[f"cattle-agent-{name}"].inputs.get("digest")
+        for name in ("baseline", "agent", "configure")
+    }
+
+
+def identity_shown(graph: Graph) -> str:
+    return str(graph.resources["cattle-agent-configure"].inputs["declared"]["container"]["identity"])
+
+
+def test_docker_mode_has_the_same_phases_with_other_contents(declare: Declare) -> None:
+    bare, docker = cattle(declare, agentDashboard=False), in_docker(declare)
+    assert set(bare.resources) == set(docker.resources)
+    assert phases(bare)["baseline"] == phases(docker)["baseline"]
+    assert docker.resources["cattle-agent-agent"].inputs["declared"]["image"] == IMAGE
+    verify = json.loads(docker.resources["cattle-agent-verify"].inputs["stdin"])
+    assert verify["container"] is True
+
+
+@pytest.mark.parametrize(
+    ("given", "rerun", "recreated"),
+    [
+        ({"agentModel": "other"}, {"configure"}, False),
+        ({"agentModelKey": CANARY}, {"configure"}, False),
+        ({"agentExtraVolumes": ["/data:/data"]}, {"configure"}, True),
+        ({"agentExtraOptions": {"cpus": 1}}, {"configure"}, True),
+        ({"agentPublishedBindIp": "192.0.2.5"}, {"configure"}, True),
+        ({"agentImage": IMAGE.replace("@sha256:0", "@sha256:f")}, {"agent", "configure"}, True),
+        ({"agentInsecureRegistries": ["192.0.2.1:5000"]}, {"agent"}, False),
+    ],
+)
+def test_the_preview_tells_a_new_container_from_a_restart(
+    declare: Declare, given: dict[str, object], rerun: set[str], recreated: bool
+) -> None:
+    before, after = in_docker(declare), in_docker(declare, **given)
+    assert {name for name, digest in phases(before).items() if digest != phases(after)[name]} == rerun
+    assert (identity_shown(before) != identity_shown(after)) is recreated

@@ -228,3 +228,46 @@ def test_tags_and_keys_are_as_proxmox_stores_them() -> None:
 def test_the_environment_names_the_key_file_first() -> None:
     environment = {**ENVIRONMENT, "HERMES_SSH_KEY_FILE": "/run/key"}
     assert read("cattle", **MODEL, environment=environment).ssh_private_key_file == Path("/run/key")
+
+
+# --- Docker mode --------------------------------------------------------------------------------
+
+IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
+DOCKER: dict[str, Any] = {**MODEL, "agentMode": "docker", "agentImage": IMAGE, "agentDashboard": False}
+
+
+def test_docker_mode_reads_its_own_settings_and_the_other_mode_does_not() -> None:
+    docker = read("cattle", **DOCKER, agentExtraVolumes=["/data:/data"], agentExtraOptions={"cpus": 2}).docker
+    assert docker is not None
+    assert (docker.image, docker.extra_volumes, docker.extra_options) == (IMAGE, ["/data:/data"], {"cpus": 2})
+    assert docker.published_bind_ip == "127.0.0.1"
+    assert read("cattle", **MODEL, agentImage="anything").docker is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("agentImage", "", "REPOSITORY:TAG@sha256:DIGEST"),
+        ("agentImage", "nousresearch/hermes-agent:latest", "a tag alone can be moved"),
+        ("agentBackend", "podman", "podman is not supported"),
+        ("agentBackend", "rkt", "must be 'docker'"),
+        ("agentExtraVolumes", ["/data"], "HOST:CONTAINER"),
+        ("agentExtraVolumes", ["/a:/x", "/b:/x"], "two volumes"),
+        ("agentExtraOptions", {"user": "0"}, "start as root"),
+        ("agentExtraOptions", ["cpus"], "must be an object"),
+        ("agentPublishedBindIp", "everywhere", "IPv4 address"),
+        ("agentInsecureRegistries", ["http://192.168.1.10"], "HOST:PORT"),
+        ("agentModelUrl", "http://localhost:4000/v1", "loopback is the container's own"),
+        ("agentDashboard", True, "needs a password"),
+        ("agentDashboardHost", "192.168.1.205", "agentPublishedBindIp"),
+    ],
+)
+def test_a_wrong_setting_of_docker_mode_is_told(key: str, value: object, part: str) -> None:
+    ((_, rule, remedy),) = faults("cattle", **{**DOCKER, key: value}).values()
+    assert part in rule
+    assert remedy
+
+
+def test_faults_of_docker_mode_come_together_with_the_others() -> None:
+    found = faults("cattle", **{**DOCKER, "agentImage": "", "cattleVmid": 1, "agentModelUrl": "http://127.0.0.1/v1"})
+    assert {"agentImage", "cattleVmid", "agentModelUrl"} == set(found)

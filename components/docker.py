@@ -1,0 +1,157 @@
+"""The settings of agentMode docker: the image, and what its container gets besides."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict
+
+from components.rules import SettingsModel, keys_with, list_from_json, matches, object_from_json, refuse
+from provisioning.models import (
+    ConfigureInputs,
+    ContainerInputs,
+    DockerInputs,
+    Volume,
+    container_option_problem,
+    pinned_image,
+)
+from proxmox.errors import Fault
+
+if TYPE_CHECKING:
+    from components.settings import AgentSettings  # which reads this module's settings
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - inside the container; the published ports say who gets there
+
+
+def _image(value: str) -> str:
+    try:
+        return pinned_image(value)
+    except ValueError as error:
+        tag = value.partition("@")[0] or "nousresearch/hermes-agent:v2026.9.24"
+        raise refuse(
+            "must be REPOSITORY:TAG@sha256:DIGEST, as a tag alone can be moved",
+            f"docker buildx imagetools inspect {tag} prints the digest",
+        ) from error
+
+
+def _backend(value: object) -> object:
+    if value == "podman":
+        raise refuse(
+            "podman is not supported: the phases are written for Docker's engine, and were proved with it only",
+            "leave agentBackend at docker",
+        )
+    return value
+
+
+def _volumes(value: list[str]) -> list[str]:
+    targets = []
+    for text in value:
+        try:
+            targets.append(Volume.parse(text).target)
+        except ValueError as error:
+            raise refuse(str(error), "write it like /data:/data or /media/films:/films:ro") from None
+    twice = sorted({target for target in targets if targets.count(target) > 1})
+    if twice:
+        raise refuse(f"two volumes are mounted at {twice[0]}", "give each a folder of its own in the container")
+    return value
+
+
+def _options(value: dict[str, Any]) -> dict[str, Any]:
+    for problem in map(container_option_problem, value.items()):
+        if problem:
+            raise refuse(problem, "correct or leave out this key of agentExtraOptions")
+    return value
+
+
+def _address(value: str) -> str:
+    try:
+        ipaddress.IPv4Address(value)
+    except ValueError:
+        raise refuse("must be an IPv4 address of the guest", "127.0.0.1 keeps the ports inside the guest") from None
+    return value
+
+
+class DockerSettings(SettingsModel):
+    """What only Docker mode reads."""
+
+    model_config = ConfigDict(alias_generator=keys_with("agent"))
+
+    backend: Annotated[Literal["docker"], BeforeValidator(_backend)]
+    image: Annotated[str, AfterValidator(_image)]
+    extra_volumes: Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_volumes)]
+    extra_options: Annotated[dict[str, Any], BeforeValidator(object_from_json), AfterValidator(_options)]
+    published_bind_ip: Annotated[str, AfterValidator(_address)]
+    insecure_registries: Annotated[
+        list[
+            Annotated[
+                str,
+                AfterValidator(
+                    matches(
+                        r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?",
+                        "must be a registry's HOST or HOST:PORT",
+                        "write it like 192.168.1.10:5000",
+                    )
+                ),
+            ]
+        ],
+        BeforeValidator(list_from_json),
+    ]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the published ports can be reached from the guest only."""
+        return ipaddress.IPv4Address(self.published_bind_ip).is_loopback
+
+
+def docker_faults(agent: AgentSettings) -> list[Fault]:
+    """Settings that do not go together in Docker mode."""
+    faults = []
+    if agent.dashboard and not agent.dashboard_password.get_secret_value():
+        faults.append(
+            Fault(
+                "agentDashboardPassword",
+                "(empty)",
+                "in a container the dashboard listens beyond loopback, and then it needs a password",
+                "pulumi config set --secret agentDashboardPassword, or agentDashboard false",
+            )
+        )
+    if not agent.dashboard_is_local:
+        faults.append(
+            Fault(
+                "agentDashboardHost",
+                agent.dashboard_host,
+                "is for bare-metal mode: in Docker mode the ports are published on agentPublishedBindIp",
+                f"agentPublishedBindIp {agent.dashboard_host}, and leave agentDashboardHost out",
+            )
+        )
+    host = urlsplit(agent.model_url).hostname or ""
+    if host in ("localhost", "127.0.0.1", "::1"):
+        faults.append(
+            Fault(
+                "agentModelUrl",
+                agent.model_url,
+                "loopback is the container's own there: the guest's is out of its reach",
+                "use an address of the machine that the model runs on",
+            )
+        )
+    return faults
+
+
+def docker_inputs(agent: AgentSettings, docker: DockerSettings) -> DockerInputs:
+    return DockerInputs(
+        image=docker.image, version=agent.version, insecure_registries=tuple(docker.insecure_registries)
+    )
+
+
+def in_docker(configure: ConfigureInputs, docker: DockerSettings) -> ConfigureInputs:
+    """The same configuration, carried out in a container."""
+    container = ContainerInputs(
+        image=docker.image,
+        volumes=tuple(Volume.parse(text) for text in docker.extra_volumes),
+        options=docker.extra_options,
+        published_ip=docker.published_bind_ip,
+    )
+    dashboard = configure.dashboard.model_copy(update={"host": EVERYWHERE})
+    return configure.model_copy(update={"container": container, "dashboard": dashboard})

@@ -1,0 +1,151 @@
+"""The compose project of Docker mode, as pure functions: what the container is, and when it has to be another one.
+
+Everything that only a new container can change is in the service's definition, and the identity is a hash over the
+whole of it. So the hash needs no list of what matters: what is not in it (settings, documents, environment, keys)
+reaches the container through mounted files and a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from provisioning.models import ConfigureInputs, ContainerInputs
+
+PROJECT = "hermes"
+IDENTITY_LABEL = "hermes-stack.identity"
+DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")
+LOOPBACK = "127.0.0.1"
+MANAGED_FILES = ("config.yaml", ".env")
+STOP_SECONDS = 90
+"""More than a gateway may take to drain (facts hermes 3, issue 31981)."""
+
+
+def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, Any]:
+    """The one service of the project, in compose's own keys, without its identity label. Holds no secret."""
+    home = f"{inputs.home}/.hermes"
+    writable = [volume.target for volume in container.volumes if not volume.read_only]
+    environment = {
+        # Read by the image before Python starts, so they have no effect in the managed .env (facts hermes 1).
+        "HERMES_UID": str(inputs.uid),
+        "HERMES_GID": str(inputs.gid),
+        "HERMES_MANAGED": "pulumi",
+        # As bare-metal: the file in the home is the user's, and migrating it drops their comments.
+        "HERMES_SKIP_CONFIG_MIGRATION": "1",
+        "HERMES_DISABLE_LAZY_INSTALLS": "1",
+        # The image allows the file tools its data folder only; what was mounted for the agent's use is for its use.
+        "HERMES_WRITE_SAFE_ROOT": ":".join([DATA, inputs.home, *writable]),
+    }
+    published = container.published_ip
+    # On loopback always: `verify` and `scripts/agent` find the API where it is in bare-metal mode.
+    addresses = [published] if reach(published) == LOOPBACK else [LOOPBACK, published]
+    ports = [_port(address, inputs.api_server.port) for address in addresses]
+    if inputs.dashboard.enabled:
+        environment |= {
+            "HERMES_DASHBOARD": "1",
+            "HERMES_DASHBOARD_HOST": inputs.dashboard.host,
+            "HERMES_DASHBOARD_PORT": str(inputs.dashboard.port),
+        }
+        ports.append(_port(published, inputs.dashboard.port))
+    ours: dict[str, Any] = {
+        "image": container.image,
+        "container_name": PROJECT,
+        "hostname": PROJECT,
+        "command": ["gateway", "run"],
+        "restart": "unless-stopped",
+        "stop_grace_period": f"{STOP_SECONDS}s",
+        # The engine's own bridge: its MTU is the engine's, which follows that of the guest's network card.
+        "network_mode": "bridge",
+        "ports": ports,
+        "environment": environment,
+        "volumes": [
+            _bind(home, DATA),
+            # The same path as outside, so that what the settings name exists in both modes.
+            _bind(inputs.home, inputs.home),
+            # Files, not the folder: newer images own files in /etc/hermes (facts hermes 2).
+            *(_bind(f"/etc/hermes/{name}", f"/etc/hermes/{name}", read_only=True) for name in MANAGED_FILES),
+            *(_bind(volume.source, volume.target, read_only=volume.read_only) for volume in container.volumes),
+        ],
+        # The main process is a heartbeat that lives on when the gateway is down: without this it would look well.
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", _probe(inputs.api_server.port)],
+            "interval": "10s",
+            "timeout": "8s",
+            "retries": 3,
+            "start_period": "90s",
+        },
+        "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
+        "shm_size": "1gb",
+    }
+    extra = dict(container.options)
+    ours["ports"] += extra.pop("ports", [])
+    ours["environment"] |= extra.pop("environment", {})
+    return {**ours, **extra}
+
+
+def identity(definition: Mapping[str, Any]) -> str:
+    """64 hex digits over a service's definition; another one means another container."""
+    return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
+
+
+def compose_file(definition: Mapping[str, Any]) -> str:
+    """compose.yaml with the identity as a label. `$` is doubled, or compose would take it for a variable."""
+    labelled = {**definition, "labels": {IDENTITY_LABEL: identity(definition)}}
+    document = {"name": PROJECT, "services": {PROJECT: _escaped(labelled)}}
+    body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
+    return f"# Written by the stack; changes by hand are overwritten.\n{body}"
+
+
+def container_parameters(
+    inputs: ConfigureInputs, container: ContainerInputs, definition: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the guest has to know besides compose.yaml: ports to prove free, folders to prove there."""
+    names = {inputs.api_server.port: "API server", inputs.dashboard.port: "dashboard"}
+    return {
+        "identity": identity(definition),
+        "reach": reach(container.published_ip),
+        "ports": [
+            (port["host_ip"], port["target"], names[port["target"]])
+            for port in definition["ports"]
+            if isinstance(port, Mapping) and port.get("target") in names and "host_ip" in port
+        ],
+        "sources": [volume.source for volume in container.volumes],
+    }
+
+
+def _probe(port: int) -> str:
+    return f"import urllib.request as u; u.urlopen('http://127.0.0.1:{port}/health', timeout=5)"
+
+
+def _port(address: str, port: int) -> dict[str, Any]:
+    return {"target": port, "published": str(port), "host_ip": address, "protocol": "tcp"}
+
+
+def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+    # A missing source is an error: without the volume there is no home, and Docker must not invent an empty one.
+    return {
+        "type": "bind",
+        "source": source,
+        "target": target,
+        **({"read_only": True} if read_only else {}),
+        "bind": {"create_host_path": False},
+    }
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, Mapping):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in value]
+    return value
+
+
+def reach(address: str) -> str:
+    """Where a port that is published on `address` answers inside the guest."""
+    return LOOPBACK if address in ("0.0.0.0", LOOPBACK) else address  # noqa: S104 - where to knock

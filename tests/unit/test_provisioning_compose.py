@@ -1,0 +1,297 @@
+"""The compose project: what is in it, what it never holds, and what makes it another container."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import SecretStr, ValidationError
+
+from provisioning.compose import IDENTITY_LABEL, compose_file, container_parameters, identity, reach, service
+from provisioning.models import ConfigureInputs, ContainerInputs, Dashboard, DockerInputs, ModelEndpoint, Volume
+from provisioning.phases import managed_environment, render_configure, render_docker
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+IMAGE = f"registry.example.org:5000/nous/hermes-agent:v2026.7.20@{DIGEST}"
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - inside a container
+CANARY = "canary-7d1e"
+DASHBOARD = Dashboard(host=EVERYWHERE, password=SecretStr(f"{CANARY} horse battery"))
+
+
+def inputs(container: dict[str, Any] | None = None, **more: Any) -> ConfigureInputs:
+    usual: dict[str, Any] = {
+        "model": ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr(f"{CANARY}-key")),
+        "dashboard": Dashboard(enabled=False),
+        "container": ContainerInputs.model_validate({"image": IMAGE, **(container or {})}),
+    }
+    return ConfigureInputs.model_validate({**usual, **more})
+
+
+def definition(container: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    made = inputs(container, **more)
+    assert made.container is not None
+    return service(made, made.container)
+
+
+def composed(container: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(compose_file(definition(container, **more)))
+    return document
+
+
+def mounts(found: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+    return {item["target"]: (item["source"], item.get("read_only", False)) for item in found["volumes"]}
+
+
+def test_one_project_with_one_service_whose_image_is_pinned() -> None:
+    document = composed()
+    assert document["name"] == "hermes"
+    assert list(document["services"]) == ["hermes"]
+    assert document["services"]["hermes"]["image"] == IMAGE
+
+
+def test_the_service_is_as_the_contract_of_the_image_wants_it() -> None:
+    """facts hermes 2 and 3: no init, no entrypoint, no user; a health check, which the image has not."""
+    found = composed()["services"]["hermes"]
+    assert found["command"] == ["gateway", "run"]
+    assert found["restart"] == "unless-stopped"
+    assert found["shm_size"] == "1gb"
+    assert found["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}}
+    assert not {"init", "entrypoint", "user", "privileged"} & set(found)
+    assert "http://127.0.0.1:8642/health" in found["healthcheck"]["test"][-1]
+    # Longer than a gateway may drain (facts hermes 3, issue 31981)
+    assert found["stop_grace_period"] == "90s"
+
+
+def test_the_home_is_the_one_of_bare_metal_and_the_managed_scope_is_read_only() -> None:
+    found = mounts(composed()["services"]["hermes"])
+    assert found["/opt/data"] == ("/home/hermes/.hermes", False)
+    assert found["/home/hermes"] == ("/home/hermes", False)
+    assert found["/etc/hermes/config.yaml"] == ("/etc/hermes/config.yaml", True)
+    assert found["/etc/hermes/.env"] == ("/etc/hermes/.env", True)
+
+
+def test_no_folder_is_invented_where_a_mount_is_missing() -> None:
+    for item in composed()["services"]["hermes"]["volumes"]:
+        assert item["bind"] == {"create_host_path": False}
+
+
+def test_without_a_wish_nothing_is_published_beyond_the_guest() -> None:
+    ports = composed()["services"]["hermes"]["ports"]
+    assert ports == [{"target": 8642, "published": "8642", "host_ip": "127.0.0.1", "protocol": "tcp"}]
+
+
+@pytest.mark.parametrize(
+    ("address", "published"),
+    [
+        ("127.0.0.1", {("127.0.0.1", 8642), ("127.0.0.1", 9119)}),
+        ("192.0.2.7", {("127.0.0.1", 8642), ("192.0.2.7", 8642), ("192.0.2.7", 9119)}),
+        (EVERYWHERE, {(EVERYWHERE, 8642), (EVERYWHERE, 9119)}),
+    ],
+)
+def test_the_address_of_the_ports_is_the_declared_one(address: str, published: set[tuple[str, int]]) -> None:
+    """The API answers on the guest's loopback in each case: verify and the prompt of scripts/agent ask there."""
+    found = composed({"published_ip": address}, dashboard=DASHBOARD)["services"]["hermes"]["ports"]
+    assert {(port["host_ip"], port["target"]) for port in found} == published
+
+
+@pytest.mark.parametrize(
+    ("address", "asked"), [("127.0.0.1", "127.0.0.1"), (EVERYWHERE, "127.0.0.1"), ("192.0.2.7", "192.0.2.7")]
+)
+def test_where_a_published_port_is_asked_for(address: str, asked: str) -> None:
+    assert reach(address) == asked
+
+
+def test_the_dashboard_is_in_the_same_container() -> None:
+    """Read before Python starts, so only the container's environment counts (facts hermes 1, "Env precedence")."""
+    environment = composed(dashboard=DASHBOARD)["services"]["hermes"]["environment"]
+    assert environment["HERMES_DASHBOARD"] == "1"
+    assert environment["HERMES_DASHBOARD_HOST"] == EVERYWHERE
+    assert environment["HERMES_DASHBOARD_PORT"] == "9119"
+    assert "HERMES_DASHBOARD" not in composed()["services"]["hermes"]["environment"]
+
+
+def test_the_api_listens_where_a_published_port_can_reach_it() -> None:
+    assert managed_environment(inputs())["API_SERVER_HOST"] == EVERYWHERE
+    assert managed_environment(inputs().model_copy(update={"container": None}))["API_SERVER_HOST"] == "127.0.0.1"
+
+
+def test_a_dollar_stays_a_dollar() -> None:
+    """compose takes $NAME and ${NAME} for variables, in keys of its own JSON and YAML alike; $$ is one dollar."""
+    options = {"environment": {"PRICE": "$5 ${HOME} $$"}, "extra_hosts": ["a$b:192.0.2.3"]}
+    document = composed({"options": options})["services"]["hermes"]
+    assert document["environment"]["PRICE"] == "$$5 $${HOME} $$$$"
+    assert document["extra_hosts"] == ["a$$b:192.0.2.3"]
+
+
+def test_more_volumes_and_options_reach_the_service() -> None:
+    container = {
+        "volumes": [Volume.parse("/data:/data"), Volume.parse("/media/films:/films:ro")],
+        "options": {"cpus": 1.5, "ports": ["8644:8644"], "environment": {"TZ": "Europe/Berlin"}},
+    }
+    found = composed(container)["services"]["hermes"]
+    assert mounts(found)["/data"] == ("/data", False)
+    assert mounts(found)["/films"] == ("/media/films", True)
+    assert found["cpus"] == 1.5
+    assert found["ports"][-1] == "8644:8644"
+    assert found["environment"]["TZ"] == "Europe/Berlin"
+    # The image lets the agent's file tools write below its own folder only; read-only folders are not added.
+    assert found["environment"]["HERMES_WRITE_SAFE_ROOT"] == "/opt/data:/home/hermes:/data"
+
+
+# -- identity ----------------------------------------------------------------------------------------------------------
+
+Change = tuple[dict[str, Any], dict[str, Any]]
+RECREATES: dict[str, Change] = {
+    "image": ({"image": IMAGE.replace("@sha256:0", "@sha256:f")}, {}),
+    "volume": ({"volumes": [Volume.parse("/data:/data")]}, {}),
+    "read-only": ({"volumes": [Volume.parse("/data:/data:ro")]}, {}),
+    "option": ({"options": {"cpus": 2}}, {}),
+    "address": ({"published_ip": "192.0.2.7"}, {}),
+    "port": ({}, {"api_server": {"port": 8700}}),
+    "dashboard": ({}, {"dashboard": DASHBOARD}),
+}
+IN_PLACE: dict[str, dict[str, Any]] = {
+    "model": {"model": ModelEndpoint(base_url="http://192.0.2.9/v1", name="other")},
+    "settings": {"settings": {"agent": {"max_turns": 3}}},
+    "environment": {"environment": {"TZ": "UTC"}},
+    "secret": {"secret_environment": {"TELEGRAM_BOT_TOKEN": SecretStr("t")}},
+    "key": {"api_server": {"key": SecretStr("k" * 32)}},
+}
+
+
+@pytest.mark.parametrize("change", RECREATES)
+def test_only_what_needs_another_container_changes_the_identity(change: str) -> None:
+    container, more = RECREATES[change]
+    assert identity(definition(container, **more)) != identity(definition())
+
+
+@pytest.mark.parametrize("change", IN_PLACE)
+def test_what_goes_in_place_leaves_the_identity(change: str) -> None:
+    assert identity(definition(**IN_PLACE[change])) == identity(definition())
+
+
+@pytest.mark.parametrize("change", IN_PLACE)
+def test_what_goes_in_place_changes_the_configuration(change: str) -> None:
+    assert render_configure(inputs(**IN_PLACE[change])).digest != render_configure(inputs()).digest
+
+
+def test_a_new_dashboard_password_is_no_new_container() -> None:
+    other = DASHBOARD.model_copy(update={"password": SecretStr("another long password")})
+    assert identity(definition(dashboard=other)) == identity(definition(dashboard=DASHBOARD))
+
+
+def test_the_identity_is_on_the_container_and_in_what_the_preview_shows() -> None:
+    expected = identity(definition())
+    assert len(expected) == 64
+    assert composed()["services"]["hermes"]["labels"] == {IDENTITY_LABEL: expected}
+    assert render_configure(inputs()).declared["container"]["identity"] == expected
+
+
+def test_the_guest_is_told_which_ports_and_folders_to_prove() -> None:
+    made = inputs({"volumes": [Volume.parse("/data:/d")]}, dashboard=DASHBOARD)
+    assert made.container is not None
+    found = container_parameters(made, made.container, service(made, made.container))
+    assert found["ports"] == [("127.0.0.1", 8642, "API server"), ("127.0.0.1", 9119, "dashboard")]
+    assert found["sources"] == ["/data"]
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_secret_is_in_the_project_nor_in_what_is_shown() -> None:
+    plan = render_configure(inputs(dashboard=DASHBOARD, secret_environment={"A_TOKEN": SecretStr(f"{CANARY}-token")}))
+    for file in plan.files:
+        assert CANARY.encode() not in file.content, file.path
+    assert CANARY not in json.dumps(plan.declared)
+    assert any(CANARY in value for value in plan.secrets.values())
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "hermes-agent",
+        "nousresearch/hermes-agent:latest",
+        f"nousresearch/hermes-agent@{DIGEST}",
+        f"nousresearch/hermes-agent:v1@{DIGEST[:-1]}",
+        f"nousresearch/hermes-agent:v1@{DIGEST.replace('sha256', 'sha512')}",
+        f"nousresearch/Hermes:v1@{DIGEST}",
+        f"-x:v1@{DIGEST}",
+    ],
+)
+def test_an_image_without_tag_and_digest_is_refused(image: str) -> None:
+    for model in (ContainerInputs, DockerInputs):
+        with pytest.raises(ValidationError, match="REPOSITORY:TAG@sha256:DIGEST"):
+            model.model_validate({"image": image})
+
+
+@pytest.mark.parametrize(
+    "image",
+    [IMAGE, f"nousresearch/hermes-agent:v2026.9.24@{DIGEST}", f"hermes:1@{DIGEST}", f"10.0.0.1:5000/h:x_1@{DIGEST}"],
+)
+def test_an_image_with_both_is_taken(image: str) -> None:
+    assert DockerInputs(image=image).image == image
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("/data", "HOST:CONTAINER"),
+        ("/data:/data:rx", "HOST:CONTAINER"),
+        ("data:/data", "absolute path"),
+        ("/a:/../etc", "absolute path"),
+        ("/a:/opt/hermes/x", "belongs to the image"),
+        ("/a:/etc/hermes", "belongs to the image"),
+        ("/a:/opt/data", "home is mounted"),
+    ],
+)
+def test_a_bad_volume_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Volume.parse(text)
+
+
+def test_a_folder_below_the_data_may_be_mounted() -> None:
+    assert Volume.parse("/srv/ha:/opt/data/homeassistant").target == "/opt/data/homeassistant"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"user": "1000"}, "start as root"),
+        ({"init": True}, "process 1"),
+        ({"entrypoint": "sh"}, "process 1"),
+        ({"privileged": True}, "own the guest"),
+        ({"volumes": []}, "agentExtraVolumes"),
+        ({"cpu": 1}, "none of the supported keys"),
+        ({"cpus": True}, "wrong type"),
+        ({"devices": "/dev/dri"}, "wrong type"),
+        ({"environment": {"API_KEY": "x"}}, "looks like a secret"),
+        ({"environment": {"A B": "x"}}, "names of variables"),
+    ],
+)
+def test_an_option_that_would_break_something_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        ContainerInputs(image=IMAGE, options=options)
+
+
+# -- the agent phase ---------------------------------------------------------------------------------------------------
+
+CHANGES: list[Callable[[DockerInputs], DockerInputs]] = [
+    lambda made: made.model_copy(update={"image": IMAGE.replace("@sha256:0", "@sha256:f")}),
+    lambda made: made.model_copy(update={"version": "0.19.0"}),
+    lambda made: made.model_copy(update={"insecure_registries": ("192.0.2.1:5000",)}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_phase_runs_again_for_another_image_version_or_registry(
+    change: Callable[[DockerInputs], DockerInputs],
+) -> None:
+    usual = DockerInputs(image=IMAGE)
+    assert render_docker(change(usual)).digest != render_docker(usual).digest
+    assert render_docker(usual).digest == render_docker(DockerInputs(image=IMAGE)).digest
