@@ -12,9 +12,10 @@ import pulumi_command as command
 from pydantic import BaseModel, SecretStr
 
 from components.access import Access
+from components.declaration import AuxiliaryModel
 from components.docker import DockerSettings, docker_inputs, in_docker
 from components.phase import Phase, PhaseName
-from components.settings import AgentSettings, CattleSettings
+from components.settings import DOCKER, AgentSettings, CattleSettings
 from provisioning.models import (
     LOOPBACK,
     AgentInputs,
@@ -25,14 +26,17 @@ from provisioning.models import (
     ModelEndpoint,
     VerifyInputs,
 )
-from provisioning.phases import VerifyCommand, render_verify
+from provisioning.phases import READ_FROM_HOME, VerifyCommand, overridden, pinned_config, render_verify
 
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 VERIFY_DIAL_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
 
 
 def baseline_inputs(cattle: CattleSettings, agent: AgentSettings) -> BaselineInputs:
-    return BaselineInputs(home=cattle.mount_path, extra_packages=tuple(agent.extra_packages))
+    # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
+    edits = agent.mode == DOCKER and bool(agent.fallback_models or READ_FROM_HOME & agent.declared_config.keys())
+    editor = ("python3-ruamel.yaml",) if edits else ()
+    return BaselineInputs(home=cattle.mount_path, extra_packages=(*agent.extra_packages, *editor))
 
 
 def agent_inputs(agent: AgentSettings) -> AgentInputs:
@@ -43,6 +47,7 @@ def agent_inputs(agent: AgentSettings) -> AgentInputs:
         git_tag=agent.tag,
         git_commit=agent.commit,
         web_ui=agent.web_ui,
+        extra_python_packages=tuple(agent.extra_python_packages),
         uv_binary=str(_UV) if _UV.exists() else None,
     )
 
@@ -55,8 +60,21 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
         home=cattle.mount_path,
         agent_directory=directory,
         model=ModelEndpoint(
-            provider=agent.model_provider, base_url=agent.model_url, name=agent.model, api_key=filled(agent.model_key)
+            provider=agent.model_provider,
+            base_url=agent.model_url or None,
+            name=agent.model,
+            api_key=filled(agent.model_key),
         ),
+        settings=agent.declared_config,
+        providers={name: _given(provider) for name, provider in agent.providers.items()},
+        fallback_models=tuple(_given(model) for model in agent.fallback_models),
+        auxiliary_models={name: _auxiliary(model) for name, model in agent.auxiliary_models.items()},
+        mcp_servers={name: _given(server) for name, server in agent.mcp_servers.items()},
+        environment={**agent.environment, **agent.messenger_environment},
+        secret_environment={**agent.all_secrets, **agent.messenger_secrets},
+        documents=agent.documents,
+        auth_file=filled(agent.auth_file),
+        auth_file_overwrite=agent.auth_file_overwrite,
         api_server=ApiServer(port=agent.api_port),
         dashboard=Dashboard(
             enabled=agent.dashboard,
@@ -66,6 +84,29 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
             password=filled(agent.dashboard_password),
         ),
     )
+
+
+def _given(model: BaseModel) -> dict[str, Any]:
+    """What the operator has written, and no default: those are the agent's."""
+    return model.model_dump(exclude_none=True)
+
+
+def _auxiliary(model: AuxiliaryModel) -> dict[str, Any]:
+    """`auxiliary` knows no key_env, only a key that may be a reference (facts hermes 1, "config.yaml keys")."""
+    given = _given(model)
+    if name := given.pop("key_env", None):
+        given["api_key"] = f"${{{name}}}"
+    return given
+
+
+def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
+    """What is allowed and may not be meant: said in every preview."""
+    lost = overridden(configure.settings, pinned_config(configure))
+    source = "agentSettings" if agent.settings else "agentConfigFile"
+    return [
+        *agent.warnings(),
+        *(f"{source}.{key} has no effect: an option of its own sets it" for key in lost),
+    ]
 
 
 def verify_inputs(agent: AgentSettings, configure: ConfigureInputs) -> VerifyInputs:
@@ -125,6 +166,9 @@ class HermesAgent(pulumi.ComponentResource):
                 return configure_inputs(cattle, agent, directory)
             return in_docker(configure_inputs(cattle, agent), docker)
 
+        wish = wanted(None)
+        for text in warnings_of(agent, wish):
+            pulumi.log.warn(text, self)
         baseline = phase(PhaseName.BASELINE, pulumi.Output.from_input(baseline_inputs(cattle, agent)))
         install = phase(
             PhaseName.AGENT,
@@ -137,9 +181,10 @@ class HermesAgent(pulumi.ComponentResource):
             install.results.apply(lambda results: wanted(results["directory"])),
             install,
         )
+        configure.results.apply(self._warn_of_unknown)
         verify = self._verify(
             name,
-            probe=render_verify(verify_inputs(agent, wanted(None))),
+            probe=render_verify(verify_inputs(agent, wish)),
             access=access,
             private_key_file=private_key_file,
             configure=configure,
@@ -154,6 +199,11 @@ class HermesAgent(pulumi.ComponentResource):
             "verify": report.apply(lambda found: found["seconds"]),
         }
         self.register_outputs({"version": self.version, "seconds": self.seconds})
+
+    def _warn_of_unknown(self, results: Mapping[str, Any]) -> None:
+        """The installed agent said so when it read them; said again as long as they are declared."""
+        for key in results.get("unknown_settings") or ():
+            pulumi.log.warn(f"the installed agent knows no setting {key}: is it written right?", self)
 
     def _verify(
         self,

@@ -11,7 +11,7 @@ import pulumi
 import yaml
 from pulumi.runtime.config import CONFIG, is_config_secret
 
-from components.settings import CattleSettings, PetSettings, Settings, load
+from components.settings import SECRET_KEYS, CattleSettings, PetSettings, Settings, load
 from components.state import qualified, read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
 
@@ -36,15 +36,40 @@ def read_settings() -> Settings:
     known = frozenset(yaml.safe_load(PROJECT_FILE.read_text())["config"])
     project = pulumi.get_project()
     config = pulumi.Config()
+    stack = pulumi.get_stack()
     given = {key.removeprefix(f"{project}:") for key in CONFIG.get() if key.startswith(f"{project}:")}
     values = {key: config.get(key) for key in known | given}
+    secret = frozenset(key for key in given if is_config_secret(f"{project}:{key}"))
     return load(
-        stack=pulumi.get_stack(),
+        stack=stack,
         config={key: value for key, value in values.items() if value is not None},
-        in_clear=frozenset(key for key in given if not is_config_secret(f"{project}:{key}")),
+        in_clear=frozenset(given - secret) | parts_in_clear(_stack_file(stack), project),
         environment=os.environ,
         known=known,
+        with_secrets=secret,
     )
+
+
+def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
+    """The parts of secret objects that a stack's file holds unencrypted, as KEY.PART.
+
+    The engine tells of an object only whether there is any secret in it, so its own file is asked (tried with 3.276).
+    """
+    config = (yaml.safe_load(stack_file) or {}).get("config") or {}
+    found: set[str] = set()
+    for key in SECRET_KEYS:
+        value = config.get(f"{project}:{key}")
+        if isinstance(value, dict) and value.keys() != {"secure"}:
+            found |= {
+                f"{key}.{name}" for name, part in value.items() if not (isinstance(part, dict) and "secure" in part)
+            }
+    return frozenset(found)
+
+
+def _stack_file(stack: str) -> str:
+    """The text of the stack's file; empty where there is none. Of --config-file the engine does not tell."""
+    file = Path(os.environ.get("PULUMI_OPTION_CONFIG_FILE") or PROJECT_FILE.with_name(f"Pulumi.{stack}.yaml"))
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:

@@ -27,13 +27,16 @@ from pydantic import (
     field_validator,
 )
 
+from components import declaration
+from components.declaration import AgentDeclaration
 from components.docker import DockerSettings, docker_faults
 from components.rules import SettingsModel, keys_with, list_from_json, matches, refuse
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 
-SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentDashboardPassword"})
+SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentDashboardPassword"}) | declaration.SECRETS
 DASHBOARD_PASSWORD_LENGTH = 12
+LONGEST_SHOWN = 80
 
 
 class Role(StrEnum):
@@ -76,8 +79,8 @@ def _optional_ip(value: str) -> str:
     return value
 
 
-def _url(value: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
+def _optional_url(value: str) -> str:
+    if value and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
         raise refuse("must be an http or https URL", "write it like http://192.168.1.10:4000/v1")
     return value
 
@@ -251,8 +254,8 @@ class CattleSettings(SettingsModel):
         return gateway
 
 
-class AgentSettings(SettingsModel):
-    """The agent in the cattle."""
+class AgentSettings(AgentDeclaration):
+    """The agent in the cattle: which, with what model, and how it is reached; and all that is declared about it."""
 
     model_config = ConfigDict(alias_generator=keys_with("agent"))
 
@@ -268,7 +271,7 @@ class AgentSettings(SettingsModel):
         AfterValidator(matches(r"[0-9a-f]{40}", "must be a full commit", "git ls-remote REPOSITORY TAG prints it")),
     ]
     model_provider: Filled
-    model_url: Annotated[str, AfterValidator(_url)]
+    model_url: Annotated[str, AfterValidator(_optional_url)]
     model: Filled
     model_key: SecretStr
     dashboard: bool
@@ -284,6 +287,31 @@ class AgentSettings(SettingsModel):
     def dashboard_is_local(self) -> bool:
         """Whether the dashboard listens on loopback only."""
         return _is_loopback(self.dashboard_host)
+
+    @field_validator("model_url")
+    @classmethod
+    def _model_has_one_address(cls, url: str, info: ValidationInfo) -> str:
+        provider = info.data.get("model_provider")
+        named = provider in (info.data.get("providers") or {})
+        if provider == "custom" and not url:
+            raise refuse("the provider custom needs a URL", "write it like http://192.168.1.10:4000/v1")
+        if named and url:
+            raise refuse(
+                f"agentProviders.{provider} has the address of the model",
+                "leave agentModelUrl empty, or change the provider",
+            )
+        return url
+
+    @field_validator("model_key")
+    @classmethod
+    def _model_has_one_key(cls, key: SecretStr, info: ValidationInfo) -> SecretStr:
+        provider = info.data.get("model_provider")
+        if key.get_secret_value() and provider in (info.data.get("providers") or {}):
+            raise refuse(
+                f"agentProviders.{provider} takes its key from the variable in key_env",
+                "leave agentModelKey empty, and set agentSecretEnvironment",
+            )
+        return key
 
     @field_validator("dashboard_password")
     @classmethod
@@ -367,23 +395,28 @@ def load(
     in_clear: frozenset[str],
     environment: Mapping[str, str],
     known: frozenset[str],
+    with_secrets: frozenset[str] = frozenset(),
 ) -> Settings:
     """Read a stack's settings.
 
     ``config`` holds the project's keys without its name and their raw texts, defaults of
-    ``Pulumi.yaml`` included; ``in_clear`` the keys that are stored unencrypted; ``known``
-    the keys that ``Pulumi.yaml`` declares.
+    ``Pulumi.yaml`` included; ``in_clear`` the keys that are stored unencrypted, for a part of an object with
+    its path (agentSecretEnvironment.NAME); ``known`` the keys that ``Pulumi.yaml`` declares;
+    ``with_secrets`` the keys that hold something stored encrypted.
 
     Raises proxmox.errors.Faults with every fault that there is.
     """
     faults: list[Fault] = []
     faults += _unknown_keys(config, known)
+    faults += _in_clear(config, in_clear, stack)
     faults += [
         Fault(
-            key, "(hidden)", "a secret must not be stored in clear", f"pulumi config set --stack {stack} --secret {key}"
+            key,
+            "(hidden)",
+            "is shown in the preview and stored in clear, so it can't hold a secret",
+            "set agentSecretEnvironment.NAME with --secret --path, and write ${NAME} here",
         )
-        for key in sorted(SECRET_KEYS & in_clear)
-        if config.get(key)
+        for key in sorted(declaration.SHOWN & with_secrets)
     ]
     role = role_of(stack, config.get("role"))
     if role is None:
@@ -446,6 +479,23 @@ NO_AGENT = "none"
 DOCKER = "docker"
 
 
+def _in_clear(config: Mapping[str, str], in_clear: frozenset[str], stack: str) -> list[Fault]:
+    """Secrets, or parts of them, that are stored unencrypted."""
+    found = [key for key in sorted(in_clear) if key in SECRET_KEYS and config.get(key) not in (None, "", "{}")]
+    found += [path for path in sorted(in_clear) if path.partition(".")[0] in SECRET_KEYS and "." in path]
+    return [
+        Fault(
+            key,
+            "(hidden)",
+            "a secret must not be stored in clear",
+            f"pulumi config set --stack {stack} --secret {'--path ' if '.' in key else ''}{key}",
+        )
+        for key in found
+        # Its parts are told one by one.
+        if not any(other.startswith(f"{key}.") for other in found)
+    ]
+
+
 def _aliases(model: type[SettingsModel]) -> list[str]:
     return [str(field.alias) for field in model.model_fields.values()]
 
@@ -476,7 +526,8 @@ def _faults_of(error: ValidationError, stack: str) -> list[Fault]:
 def _shown(value: object) -> str:
     if isinstance(value, dict):
         return "(several keys)"
-    return "(empty)" if value in ("", None) else str(value)
+    text = "(empty)" if value in ("", None) else str(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _plain(message: str) -> str:

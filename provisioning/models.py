@@ -30,6 +30,7 @@ _IMAGE = re.compile(
     r"([a-zA-Z0-9][a-zA-Z0-9.-]*(:[0-9]{1,5})?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
     r"@sha256:[0-9a-f]{64}\Z"
 )
+_DOCUMENT = re.compile(r"[A-Za-z0-9._-][A-Za-z0-9 ._-]*(/[A-Za-z0-9._-][A-Za-z0-9 ._-]*)*\Z")
 _SCRYPT = re.compile(r"scrypt\$\d+\$\d+\$\d+\$[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+\Z")
 
 
@@ -39,18 +40,38 @@ def _absolute(value: str) -> str:
     return value
 
 
-def _env_name(value: str) -> str:
+def check_env_name(value: str) -> str:
+    """The name of an environment variable; ValueError when it is none."""
     if not _ENV_NAME.match(value):
         raise ValueError(f"{value!r} is no environment variable name: letters, digits and _, no digit first")
     return value
 
 
+def check_requirement(value: str) -> str:
+    """A Python package with its version; ValueError when it is none."""
+    if not _REQUIREMENT.match(value):
+        raise ValueError(f"{value!r} must name a package with a version, e.g. 'httpx==0.28.1'")
+    return value
+
+
+def check_document_name(value: str) -> str:
+    """A document's name: a file, or a path below the working directory. ValueError when it can't be one."""
+    parts = value.split("/")
+    if not _DOCUMENT.match(value) or {".", ".."} & set(parts) or len(value) > 200:
+        raise ValueError(f"{value!r} must be a file's name, or a path below the working directory, without ..")
+    if parts[0] in (".hermes", ".hermes-stack"):
+        raise ValueError(f"{value!r} is in a folder of the agent's or the stack's own")
+    return value
+
+
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-EnvName = Annotated[str, AfterValidator(_env_name)]
+DocumentName = Annotated[str, AfterValidator(check_document_name)]
+EnvName = Annotated[str, AfterValidator(check_env_name)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-def _env_value(name: str, value: str) -> None:
+def check_env_value(name: str, value: str) -> None:
+    """ValueError when the agent would not read this value as it is. The text never holds the value."""
     # The agent reads its managed .env twice, by python-dotenv and by a reader of its own: one expands ${...} and knows
     # escapes, the other strips quotes. What would not come out of both unchanged is refused.
     if "\n" in value or "\r" in value or "\0" in value:
@@ -120,8 +141,7 @@ class AgentInputs(_Inputs):
     @classmethod
     def _requirements(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for requirement in value:
-            if not _REQUIREMENT.match(requirement):
-                raise ValueError(f"{requirement!r} must name a package with a version, e.g. 'httpx==0.28.1'")
+            check_requirement(requirement)
         return tuple(sorted(set(value)))
 
     @property
@@ -288,16 +308,19 @@ RESERVED_MOUNTS = ("/opt/data", HOME)
 
 
 class ModelEndpoint(_Inputs):
-    """An OpenAI-compatible endpoint: facts hermes 1, form A of the working configurations."""
+    """The main model: an endpoint of its own (facts hermes 1, form A), or of a provider that is named (form B)."""
 
-    base_url: str
+    base_url: str | None = None
+    """None: the provider knows its address."""
     name: str = Field(min_length=1)
     provider: str = Field(default="custom", pattern=r"^[a-z0-9][a-z0-9:_-]*$")
     api_key: SecretStr | None = None
 
     @field_validator("base_url")
     @classmethod
-    def _url(cls, value: str) -> str:
+    def _url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         if not re.match(r"https?://[^\s@]+\Z", value):
             raise ValueError("must be an http:// or https:// address without user or password")
         return value.rstrip("/")
@@ -366,8 +389,21 @@ class ConfigureInputs(_Inputs):
     dashboard: Dashboard = Dashboard()
     settings: dict[str, Any] = {}
     """More keys for the managed config.yaml, merged at every depth; ours win where the product depends on them."""
+    providers: dict[str, dict[str, Any]] = {}
+    """Named model endpoints, as Hermes's `providers` has them; keys by `key_env` only."""
+    fallback_models: tuple[dict[str, Any], ...] = ()
+    """`fallback_providers`: tried in this order when the main model fails."""
+    auxiliary_models: dict[str, dict[str, Any]] = {}
+    """`auxiliary`: the model of a side task, by the task's name."""
+    mcp_servers: dict[str, dict[str, Any]] = {}
     environment: dict[EnvName, str] = {}
     secret_environment: dict[EnvName, SecretStr] = {}
+    documents: dict[DocumentName, str] = {}
+    """Texts by name. Where each is read: `document_place`."""
+    auth_file: SecretStr | None = None
+    """The content of auth.json, put there once."""
+    auth_file_overwrite: bool = False
+    """Whether it also replaces one that is there: once for this content."""
     home: AbsolutePath = HOME
     uid: int = UID
     gid: int = UID
@@ -381,11 +417,11 @@ class ConfigureInputs(_Inputs):
             if name in RESERVED_ENVIRONMENT:
                 raise ValueError(f"{name} is set by this program: use the option for it ({RESERVED_ENVIRONMENT[name]})")
         for name, value in self.environment.items():
-            _env_value(name, value)
+            check_env_value(name, value)
         for name, secret in self.secret_environment.items():
-            _env_value(name, secret.get_secret_value())
+            check_env_value(name, secret.get_secret_value())
         if self.model.api_key is not None:
-            _env_value("model.api_key", self.model.api_key.get_secret_value())
+            check_env_value("model.api_key", self.model.api_key.get_secret_value())
         return self
 
 
@@ -401,6 +437,23 @@ RESERVED_ENVIRONMENT = {
     # wins over the declared base_url (facts hermes 1, "Trap")
     "CUSTOM_BASE_URL": "model.base_url",
 }
+
+
+def document_place(name: str) -> tuple[Literal["hermes", "working"], str]:
+    """Where a document lies: in HERMES_HOME or in the working directory, and its path there.
+
+    Hermes 0.19.0 reads SOUL.md from HERMES_HOME alone (agent/prompt_builder.py, load_soul_md) and the two memories
+    from HERMES_HOME/memories (tools/memory_tool.py); AGENTS.md and whatever else from the working directory.
+    """
+    if name == "SOUL.md":
+        return "hermes", name
+    if name in MEMORIES:
+        return "hermes", f"memories/{name}"
+    return "working", name
+
+
+MEMORIES = ("USER.md", "MEMORY.md")
+"""Documents that the agent itself goes on writing."""
 
 
 class VerifyInputs(_Inputs):

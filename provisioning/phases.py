@@ -22,12 +22,14 @@ from pydantic import SecretStr
 from provisioning.compose import compose_file, container_parameters, identity, service
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
 from provisioning.models import (
+    MEMORIES,
     MODEL_API_KEY_VARIABLE,
     AgentInputs,
     BaselineInputs,
     ConfigureInputs,
     DockerInputs,
     VerifyInputs,
+    document_place,
 )
 from provisioning.ssh import OnLine, SshTarget, connect
 
@@ -40,6 +42,12 @@ NODE_VERSION = "24.19.0"
 
 INSTALLER_SECONDS = 1200
 """So long upstream's own installer may take: on a slow line it downloads for many minutes without a word."""
+
+READ_FROM_HOME = frozenset({"fallback_providers"})
+"""Keys that the gateway of 0.19.0 reads from the user's config.yaml alone (gateway/run.py, _load_fallback_model)."""
+
+AUTH_FILE = "auth.json"
+"""The name under which its content travels among the secrets; no variable can be called so."""
 
 VERIFY_PATH = "/usr/local/lib/hermes-stack/verify.py"
 GATEWAY_UNIT = "hermes-gateway.service"
@@ -160,17 +168,11 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         "API_SERVER_KEY": inputs.api_server.key,
         "dashboard.password": inputs.dashboard.password,
         "dashboard.password_hash": inputs.dashboard.password_hash,
+        AUTH_FILE: inputs.auth_file,
     }
     secrets |= {name: value.get_secret_value() for name, value in hidden.items() if value is not None}
-    declared = inputs.model_dump(mode="json")
-    for section, key in (
-        ("model", "api_key"),
-        ("api_server", "key"),
-        ("dashboard", "password"),
-        ("dashboard", "password_hash"),
-    ):
-        declared[section][key] = "[secret]" if declared[section][key] is not None else None
-    declared["secret_environment"] = dict.fromkeys(inputs.secret_environment, "[secret]")
+    config = managed_config(inputs)
+    declared = configure_declared(inputs)
     more: list[PayloadFile] = [*guest_package(), PayloadFile("verify.py", _text("guest/verify.py").encode())]
     container: dict[str, Any] | None = None
     if inputs.container is not None:
@@ -190,13 +192,17 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         "gid": inputs.gid,
         "agent_directory": inputs.agent_directory,
         "container": container,
-        "config": managed_config(inputs),
+        "config": config,
         "environment": managed_environment(inputs),
         "secret_environment": sorted(inputs.secret_environment),
         "model_api_key_variable": MODEL_API_KEY_VARIABLE,
         "dashboard": inputs.dashboard.model_dump(mode="json", include={"enabled", "host", "port", "username"})
         | {"authenticated": inputs.dashboard.authenticated, "auth_required": inputs.dashboard.auth_required},
         "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"}),
+        "working_directory": inputs.home,
+        "documents": documents_of(inputs),
+        "auth_file": {"declared": inputs.auth_file is not None, "overwrite": inputs.auth_file_overwrite},
+        "user_config": {key: config[key] for key in sorted(READ_FROM_HOME) if key in config},
     }
     return _plan(
         "configure",
@@ -229,18 +235,63 @@ sys.exit(main())
 """
 
 
+def configure_declared(inputs: ConfigureInputs) -> dict[str, Any]:
+    """What the preview shows of configure: every value but the secrets, of which it shows that they changed.
+
+    A document is shown by its size and digest.
+    """
+    declared = inputs.model_dump(mode="json")
+    for path, secret in {
+        ("model", "api_key"): inputs.model.api_key,
+        ("api_server", "key"): inputs.api_server.key,
+        ("dashboard", "password"): inputs.dashboard.password,
+        ("dashboard", "password_hash"): inputs.dashboard.password_hash,
+    }.items():
+        declared[path[0]][path[1]] = None if secret is None else _shown_secret(".".join(path), secret)
+    declared["secret_environment"] = {
+        name: _shown_secret(name, secret) for name, secret in inputs.secret_environment.items()
+    }
+    declared["auth_file"] = None if inputs.auth_file is None else _shown_secret(AUTH_FILE, inputs.auth_file)
+    declared["documents"] = {name: _shown_text(text) for name, text in inputs.documents.items()}
+    return declared
+
+
+def documents_of(inputs: ConfigureInputs) -> list[dict[str, Any]]:
+    """The documents for the guest: place, path, text; `ours`: put back whenever configure runs, not only when new."""
+    return [
+        {"place": place, "path": path, "text": text, "ours": name not in MEMORIES}
+        for name, text in sorted(inputs.documents.items())
+        for place, path in [document_place(name)]
+    ]
+
+
 def managed_config(inputs: ConfigureInputs) -> dict[str, Any]:
     """The managed config.yaml as data, without `_config_version` (the installed agent says it)."""
+    return merge(inputs.settings, pinned_config(inputs))
+
+
+def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:
+    """What other inputs than `settings` say; it wins over them."""
     ours: dict[str, Any] = {
-        # Form A of facts hermes 1: with provider custom only an inline api_key is sent; key_env would be ignored.
-        "model": {"provider": inputs.model.provider, "default": inputs.model.name, "base_url": inputs.model.base_url},
+        "model": {"provider": inputs.model.provider, "default": inputs.model.name},
         # No pip, no download behind the operator's back; both also cost seconds at the first prompt.
         "security": {"allow_lazy_installs": False, "tirith_enabled": False},
         "model_catalog": {"enabled": False},
     }
+    if inputs.model.base_url is not None:
+        ours["model"]["base_url"] = inputs.model.base_url
     if inputs.model.api_key is not None:
+        # Form A of facts hermes 1: with provider custom only an inline api_key is sent; key_env would be ignored.
         ours["model"]["api_key"] = f"${{{MODEL_API_KEY_VARIABLE}}}"
-    return merge(inputs.settings, ours)
+    for key, value in (
+        ("providers", inputs.providers),
+        ("fallback_providers", list(inputs.fallback_models)),
+        ("auxiliary", inputs.auxiliary_models),
+        ("mcp_servers", inputs.mcp_servers),
+    ):
+        if value:
+            ours[key] = value
+    return ours
 
 
 def managed_environment(inputs: ConfigureInputs) -> dict[str, str]:
@@ -261,6 +312,18 @@ def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
         below = result.get(key)
         result[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def overridden(low: Mapping[str, Any], high: Mapping[str, Any], above: str = "") -> list[str]:
+    """The dotted keys of `low` that a merge with `high` would lose."""
+    found: list[str] = []
+    for key in low.keys() & high.keys():
+        mine, theirs, name = low[key], high[key], f"{above}{key}"
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            found += overridden(mine, theirs, f"{name}.")
+        elif mine != theirs:
+            found.append(name)
+    return sorted(found)
 
 
 def render_verify(inputs: VerifyInputs) -> VerifyCommand:
@@ -319,6 +382,19 @@ def _seal(secrets: Mapping[str, str]) -> str:
         return ""
     text = json.dumps(dict(secrets), sort_keys=True).encode()
     return hashlib.scrypt(text, salt=b"provisioning phase digest", n=2**14, r=8, p=1, dklen=32).hex()
+
+
+def _shown_secret(name: str, secret: SecretStr) -> str:
+    """A word for a secret that changes with it: 24 bits of scrypt, far too few to find the secret by."""
+    salt = f"provisioning shown secret {name}".encode()
+    word = hashlib.scrypt(secret.get_secret_value().encode(), salt=salt, n=2**14, r=8, p=1, dklen=3).hex()
+    return f"[secret {word}]"
+
+
+def _shown_text(text: str) -> str:
+    """A text by its size in bytes and the begin of its SHA-256."""
+    content = text.encode()
+    return f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def _sha256(value: Any) -> str:

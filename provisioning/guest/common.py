@@ -16,18 +16,19 @@ class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the prog
     """A reason to stop, in words for the operator."""
 
 
-def run(*command: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120) -> str:
-    """Run a command; its error text becomes ours."""
+def run(*command: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120, told_as: str = "") -> str:
+    """Run a command; its error text becomes ours. `told_as`: what it is called there, instead of its first words."""
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
     if check and done.returncode != 0:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise Refusal(f"`{' '.join(command[:4])}` failed with {done.returncode}: {words}")
+        name = told_as or f"`{' '.join(command[:4])}`"
+        raise Refusal(f"{name} failed with {done.returncode}: {words}")
     return done.stdout
 
 
-def as_user(user: str, *command: str, stdin: str | None = None, check: bool = True) -> str:
+def as_user(user: str, *command: str, stdin: str | None = None, check: bool = True, told_as: str = "") -> str:
     """Run a command as the agent's user; its home is touched this way only: root would follow planted links."""
-    return run("runuser", "--user", user, "--", *command, stdin=stdin, check=check)
+    return run("runuser", "--user", user, "--", *command, stdin=stdin, check=check, told_as=told_as)
 
 
 def install_file(path: Path, text: str, *, mode: int, gid: int) -> bool:

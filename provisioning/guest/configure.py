@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guest import compose
-from provisioning.guest.common import Refusal, bracket, install_file, run
+from provisioning.guest import home as home_program
+from provisioning.guest.common import Refusal, as_user, bracket, install_file, run
 from provisioning.guest.managed import MANAGED, dashboard_hash, kept, read_env, read_with, write_managed
 from provisioning.guest.services import (
     DASHBOARD,
@@ -26,6 +27,9 @@ from provisioning.guest.services import (
 )
 
 LIBRARY = Path("/usr/local/lib/hermes-stack")
+AUTH_FILE = "auth.json"
+# Of Docker mode's guest, which has no agent outside of the container.
+SYSTEM_PYTHON = "/usr/bin/python3"
 CURRENT = Path("/opt/hermes/current")
 
 
@@ -38,11 +42,12 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
         )
     if inputs["container"] is not None:
-        installed = compose.installation()
+        installed, python = compose.installation(), SYSTEM_PYTHON
         directory, reader = installed["image"], compose.read_with(installed["image"], inputs["uid"], inputs["gid"])
     else:
         directory = inputs["agent_directory"] or os.path.realpath(CURRENT)
-        installed, reader = installation(directory), read_with(f"{directory}/venv/bin/python", user)
+        installed, python = installation(directory), f"{directory}/venv/bin/python"
+        reader = read_with(python, user)
     dashboard = inputs["dashboard"]
     if dashboard["enabled"] and not installed["dashboard_available"]:
         raise Refusal(
@@ -51,27 +56,23 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         )
     refuse_user_units(home, user)
 
-    env: dict[str, str] = dict(inputs["environment"])
-    for name in (*inputs["secret_environment"], inputs["model_api_key_variable"]):
-        if name in hidden:
-            env[name] = hidden[name]
-    env["API_SERVER_KEY"] = kept(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
-    if dashboard["enabled"] and dashboard["authenticated"]:
-        present = read_env(MANAGED / ".env").get("HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH", "")
-        env["HERMES_DASHBOARD_BASIC_AUTH_USERNAME"] = dashboard["username"]
-        env["HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH"] = hidden.get("dashboard.password_hash") or dashboard_hash(
-            hidden["dashboard.password"], present
-        )
-        env["HERMES_DASHBOARD_BASIC_AUTH_SECRET"] = kept(user, home, "dashboard-session-key")
-
+    env = managed_values(inputs, hidden)
     config = {**inputs["config"], "_config_version": installed["config_version"]}
-    write_managed(inputs, reader, config, env)
+    unknown = write_managed(inputs, reader, config, env)
+    for key in unknown:
+        print(f"warning: the agent {installed['version']} knows no setting {key}")
+    in_home = put_home(inputs, hidden, python)
+    for line in in_home["lines"]:
+        print(f"home: {line}")
+    # Documents are read when a session begins. Of auth.json that is not certain, so a new one is a reason to restart.
+    read_at_start = {**env, AUTH_FILE: in_home["auth"]} if in_home["auth"] else env
 
     LIBRARY.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(LIBRARY / "verify.py", (job / "verify.py").read_text(), mode=0o755, gid=0)
 
     api = inputs["api_server"]
     known = {
+        "unknown_settings": unknown,
         "agent_directory": directory,
         "agent_version": installed["version"],
         "api_url": f"http://{bracket(api['host'])}:{api['port']}/v1",
@@ -79,9 +80,9 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         "auth_required": dashboard["auth_required"],
     }
     if inputs["container"] is not None:
-        return known | compose.start(inputs, (job / "compose.yaml").read_text(), config, env)
+        return known | compose.start(inputs, (job / "compose.yaml").read_text(), config, read_at_start)
     compose.remove(user, home)
-    return known | {"restarted": bring_up_services(job, inputs, directory, config, env)}
+    return known | {"restarted": bring_up_services(job, inputs, directory, config, read_at_start)}
 
 
 def bring_up_services(
@@ -121,6 +122,41 @@ def installation(directory: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise Refusal(f"{directory} is no complete installation; the agent phase has to run first.") from None
     return found
+
+
+def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, str]:
+    """The managed .env: what is declared, and what is made once and kept on the volume."""
+    user, home, dashboard = inputs["user"], inputs["home"], inputs["dashboard"]
+    env: dict[str, str] = dict(inputs["environment"])
+    for name in (*inputs["secret_environment"], inputs["model_api_key_variable"]):
+        if name in hidden:
+            env[name] = hidden[name]
+    env["API_SERVER_KEY"] = kept(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
+    if dashboard["enabled"] and dashboard["authenticated"]:
+        present = read_env(MANAGED / ".env").get("HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH", "")
+        env["HERMES_DASHBOARD_BASIC_AUTH_USERNAME"] = dashboard["username"]
+        env["HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH"] = hidden.get("dashboard.password_hash") or dashboard_hash(
+            hidden["dashboard.password"], present
+        )
+        env["HERMES_DASHBOARD_BASIC_AUTH_SECRET"] = kept(user, home, "dashboard-session-key")
+    return env
+
+
+def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str) -> dict[str, Any]:
+    """Documents, auth.json and the user's config.yaml: by a program that runs as the agent's user."""
+    wish = {
+        "home": inputs["home"],
+        "hermes": f"{inputs['home']}/.hermes",
+        "working": inputs["working_directory"],
+        "documents": inputs["documents"],
+        "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs["auth_file"]["overwrite"]},
+        "config": inputs["user_config"],
+    }
+    program = Path(home_program.__file__).read_text(encoding="utf-8")
+    done: dict[str, Any] = json.loads(
+        as_user(inputs["user"], python, "-IB", "-c", program, stdin=json.dumps(wish), told_as="writing to the home")
+    )
+    return done
 
 
 def main() -> int:

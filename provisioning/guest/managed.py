@@ -18,6 +18,7 @@ from typing import Any
 from provisioning.guest.common import Refusal, as_user, install_file
 
 MANAGED = Path("/etc/hermes")
+UNKNOWN = Path("/var/lib/hermes-provision/unknown-keys.json")
 # On the volume, so that they outlive the container: what clients and browsers hold against us.
 KEPT_FOLDER = ".hermes-stack"
 
@@ -91,14 +92,27 @@ CHECK = """
 import json, os, sys
 from pathlib import Path
 os.environ["HERMES_MANAGED_DIR"] = sys.argv[1]
-from hermes_cli import managed_scope
+from hermes_cli import config as own, managed_scope
 from hermes_cli.env_loader import _load_dotenv_with_fallback
 config, env = managed_scope.load_managed_config(), managed_scope.load_managed_env()
 names = set(env)
 for name in names:
     os.environ.pop(name, None)
 _load_dotenv_with_fallback(Path(sys.argv[1]) / ".env", override=True)
-json.dump({"config": config, "env": env, "loaded": {name: os.environ.get(name) for name in names}}, sys.stdout)
+known = set(own.DEFAULT_CONFIG) | set(getattr(own, "_KNOWN_ROOT_KEYS", ()))
+tasks = own.DEFAULT_CONFIG.get("auxiliary") or {}
+unknown = sorted(key for key in config if key not in known and not key.startswith("_"))
+unknown += sorted("auxiliary." + key for key in config.get("auxiliary") or {} if key not in tasks)
+skipped = {}
+try:
+    from hermes_cli.mcp_security import validate_mcp_server_entry
+except ImportError:
+    pass
+else:
+    servers = (config.get("mcp_servers") or {}).items()
+    skipped = {name: issues for name, server in servers if (issues := validate_mcp_server_entry(name, server))}
+loaded = {name: os.environ.get(name) for name in names}
+json.dump({"config": config, "env": env, "loaded": loaded, "unknown": unknown, "skipped": skipped}, sys.stdout)
 """
 
 
@@ -126,8 +140,11 @@ def read_with(python: str, user: str) -> Reader:
     return read
 
 
-def check_managed(folder: Path, reader: Reader, config: dict[str, Any], env: dict[str, str]) -> None:
-    """Let the agent itself, as its user, read the files: it ignores a file that it can't parse instead of failing."""
+def check_managed(folder: Path, reader: Reader, config: dict[str, Any], env: dict[str, str]) -> list[str]:
+    """Let the agent itself, as its user, read the files: it ignores a file that it can't parse instead of failing.
+
+    Answers the keys that this version of the agent does not know.
+    """
     read = json.loads(reader(CHECK, folder))
     if read["config"] != config:
         wrong = sorted(key for key in {*config, *read["config"]} if config.get(key) != read["config"].get(key))
@@ -137,10 +154,23 @@ def check_managed(folder: Path, reader: Reader, config: dict[str, Any], env: dic
         raise Refusal(
             f"the agent reads the managed .env differently than declared, at: {', '.join(wrong) or 'extra names'}."
         )
+    for name, issues in read["skipped"].items():
+        raise Refusal(f"the agent would never start the MCP server {name}: {'; '.join(issues)}.")
+    unknown: list[str] = read["unknown"]
+    return unknown
 
 
-def write_managed(inputs: dict[str, Any], reader: Reader, config: dict[str, Any], env: dict[str, str]) -> None:
-    """Check in a folder of its own first, then put both files in place."""
+def known_unknown() -> list[str]:
+    """What the last check found, for runs that have nothing to check."""
+    try:
+        found: list[str] = json.loads(UNKNOWN.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        found = []
+    return found
+
+
+def write_managed(inputs: dict[str, Any], reader: Reader, config: dict[str, Any], env: dict[str, str]) -> list[str]:
+    """Check in a folder of its own first, then put both files in place. Answers the keys unknown to the agent."""
     gid = inputs["gid"]
     config_text, env_text = render_config(config), render_env(env)
     MANAGED.mkdir(mode=0o750, exist_ok=True)
@@ -156,7 +186,9 @@ def write_managed(inputs: dict[str, Any], reader: Reader, config: dict[str, Any]
             folder.chmod(0o750)
             install_file(folder / "config.yaml", config_text, mode=0o640, gid=gid)
             install_file(folder / ".env", env_text, mode=0o640, gid=gid)
-            check_managed(folder, reader, config, env)
+            unknown = check_managed(folder, reader, config, env)
+            install_file(UNKNOWN, json.dumps(unknown), mode=0o644, gid=0)
     for name, text in (("config.yaml", config_text), (".env", env_text)):
         if install_file(MANAGED / name, text, mode=0o640, gid=gid):
             print(f"managed scope: {MANAGED / name} written")
+    return known_unknown()

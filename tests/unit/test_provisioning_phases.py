@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -179,7 +180,7 @@ def test_secrets_are_in_no_file_of_the_payload_and_not_in_the_preview() -> None:
         assert secret not in json.dumps(plan.declared)
         assert secret not in repr(plan)
     assert sorted(plan.secrets.values()) == sorted(SECRETS)
-    assert plan.declared["model"]["api_key"] == "[secret]"
+    assert re.fullmatch(r"\[secret [0-9a-f]{6}\]", plan.declared["model"]["api_key"])
     assert plan.declared["dashboard"]["password_hash"] is None
 
 

@@ -27,7 +27,12 @@ def as_text(value: object) -> str:
 
 
 def read(
-    stack: str, *, in_clear: frozenset[str] = frozenset(), environment: dict[str, str] | None = None, **given: Any
+    stack: str,
+    *,
+    in_clear: frozenset[str] = frozenset(),
+    with_secrets: frozenset[str] = frozenset(),
+    environment: dict[str, str] | None = None,
+    **given: Any,
 ) -> Settings:
     config = {key: as_text(entry["default"]) for key, entry in DECLARED.items()}
     config |= {key: as_text(value) for key, value in given.items()}
@@ -35,6 +40,7 @@ def read(
         stack=stack,
         config=config,
         in_clear=in_clear,
+        with_secrets=with_secrets,
         environment=ENVIRONMENT if environment is None else environment,
         known=frozenset(DECLARED),
     )

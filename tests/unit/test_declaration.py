@@ -1,0 +1,500 @@
+"""What may be declared about the agent (components/declaration.py), and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from components.agent import configure_inputs, warnings_of
+from components.phase import inputs_as_json
+from components.program import parts_in_clear
+from components.settings import AgentSettings
+from provisioning.models import ConfigureInputs
+from provisioning.phases import managed_config, render_configure
+from tests.unit.test_settings import MODEL, faults, read
+
+CANARY = "canary-4e1b"
+TELEGRAM = "123456789:" + "A" * 35
+DISCORD = "M" * 26 + ".Gabcde." + "x" * 38
+
+
+def agent(**given: Any) -> AgentSettings:
+    found = read("cattle", **{**MODEL, **given}).agent
+    assert found is not None
+    return found
+
+
+def configured(**given: Any) -> ConfigureInputs:
+    settings = read("cattle", **{**MODEL, **given})
+    assert settings.cattle is not None
+    assert settings.agent is not None
+    return configure_inputs(settings.cattle, settings.agent)
+
+
+def warned(**given: Any) -> list[str]:
+    settings = read("cattle", **{**MODEL, **given})
+    assert settings.cattle is not None
+    assert settings.agent is not None
+    return warnings_of(settings.agent, configure_inputs(settings.cattle, settings.agent))
+
+
+def only(found: dict[str, tuple[str, str, str]]) -> tuple[str, str]:
+    """The key and the rule of the one fault that there is."""
+    assert len(found) == 1, found
+    ((key, (_, rule, remedy)),) = found.items()
+    assert remedy
+    return key, rule
+
+
+# --- settings ---
+
+
+def test_settings_of_any_depth_are_pinned_and_ours_win() -> None:
+    inputs = configured(
+        agentSettings={
+            "display": {"skin": "mono", "deep": {"er": [1, None, 1.5]}},
+            "security": {"tirith_enabled": True},
+        }
+    )
+    config = managed_config(inputs)
+    assert config["display"] == {"skin": "mono", "deep": {"er": [1, None, 1.5]}}
+    # No download behind the operator's back.
+    assert config["security"]["tirith_enabled"] is False
+
+
+def test_a_setting_that_has_no_effect_is_told() -> None:
+    found = warned(agentSettings={"model": {"default": "other", "max_tokens": 9}, "timezone": "UTC"})
+    assert found == ["agentSettings.model.default has no effect: an option of its own sets it"]
+
+
+def test_settings_come_from_a_file_instead(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("timezone: UTC\n_config_version: 12\nagent:\n  max_turns: 7\n")
+    config = managed_config(configured(agentConfigFile=str(file)))
+    assert (config["timezone"], config["agent"]) == ("UTC", {"max_turns": 7})
+    # The installed agent says which version its form has, not a file that came from another.
+    assert "_config_version" not in config
+
+
+def test_settings_and_a_file_do_not_go_together(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("timezone: UTC\n")
+    key, rule = only(faults("cattle", **MODEL, agentConfigFile=str(file), agentSettings={"a": 1}))
+    assert key == "agentConfigFile"
+    assert "both are given" in rule
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("- a list\n", "keys and values"),
+        ("a: [1\n", "is no YAML, line"),
+        ("a: 2026-01-01\n", "a is a date"),
+        ("a:\n  1: x\n", "is no text"),
+    ],
+)
+def test_a_config_file_that_is_none_is_refused(tmp_path: Path, text: str, part: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    key, rule = only(faults("cattle", **MODEL, agentConfigFile=str(file)))
+    assert key == "agentConfigFile"
+    assert part in rule
+
+
+@pytest.mark.parametrize("key", ["agentConfigFile", "agentAuthFile"])
+def test_a_file_that_is_not_there_is_named(key: str) -> None:
+    found, rule = only(faults("cattle", **MODEL, **{key: "/nowhere/x"}))
+    assert found == key
+    assert "/nowhere/x can't be read: No such file or directory" in rule
+
+
+@pytest.mark.parametrize(
+    "key", ["agentSettings", "agentEnvironment", "agentDocuments", "agentMcpServers", "agentProviders"]
+)
+def test_a_secret_where_all_is_shown_is_refused(key: str) -> None:
+    found = faults("cattle", **MODEL, **{key: {"a": CANARY}}, with_secrets=frozenset({key}))
+    assert "can't hold a secret" in found[key][1]
+    assert CANARY not in json.dumps(found[key])
+
+
+# --- environment ---
+
+
+def test_numbers_and_truth_values_are_meant_as_texts() -> None:
+    found = agent(agentEnvironment={"PORT": 1, "ON": True, "RATE": 0.5, "T": "x"})
+    assert found.environment == {"PORT": "1", "ON": "true", "RATE": "0.5", "T": "x"}
+
+
+@pytest.mark.parametrize("key", ["agentEnvironment", "agentSecretEnvironment"])
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("1A", "x", "environment variable name"),
+        ("A", f"{CANARY}\nx", "line break"),
+        ("A", f"it's {CANARY}", "in two ways"),
+        ("HERMES_HOME", CANARY, "is set by this program"),
+        ("API_SERVER_KEY", CANARY, "is set by this program"),
+    ],
+)
+def test_a_variable_that_the_agent_would_not_read_is_refused(key: str, name: str, value: str, part: str) -> None:
+    found = faults("cattle", **MODEL, **{key: {name: value}})
+    assert part in only(found)[1]
+    if key == "agentSecretEnvironment":
+        assert CANARY not in json.dumps(found)
+
+
+FILE = """\
+# a comment
+export TOKEN="two words"
+PLAIN=x=y # not of it
+LITERAL='${HOME} stays'
+
+EMPTY=
+"""
+
+
+def test_files_are_read_as_the_agent_reads_its_own_and_the_later_wins(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("TOKEN=old\nOTHER=1\n")
+    (tmp_path / "b.env").write_text(FILE.replace("LITERAL='${HOME} stays'\n", ""))
+    found = agent(agentEnvironmentFiles=[str(tmp_path / "a.env"), str(tmp_path / "b.env")]).all_secrets
+    assert {name: value.get_secret_value() for name, value in found.items()} == {
+        "TOKEN": "two words",
+        "OTHER": "1",
+        "PLAIN": "x=y",
+        "EMPTY": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (f"A=1\n{CANARY} is no variable\n", "line 2: is no KEY=value"),
+        (f"A=1\n{CANARY}\n", "line 2: is no KEY=value"),
+        (FILE, "LITERAL: a value can't hold ${"),
+        ("HERMES_MANAGED=1\n", "HERMES_MANAGED is set by this program"),
+    ],
+)
+def test_a_file_with_a_fault_is_refused_without_what_it_holds(tmp_path: Path, text: str, part: str) -> None:
+    file = tmp_path / "x.env"
+    file.write_text(text)
+    found = faults("cattle", **MODEL, agentEnvironmentFiles=[str(file)])
+    assert part in only(found)[1]
+    assert CANARY not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"agentEnvironment": {"A": "1"}, "agentSecretEnvironment": {"A": "2"}}, "A: in agentEnvironment and"),
+        ({"agentSecretEnvironment": {"TELEGRAM_BOT_TOKEN": "2"}, "agentTelegramToken": TELEGRAM}, "too"),
+        ({"agentEnvironment": {"SLACK_ALLOWED_USERS": "U1"}, "agentSlackAllowedUsers": ["U12"]}, "too"),
+    ],
+)
+def test_each_variable_is_given_once(given: dict[str, Any], part: str) -> None:
+    assert part in only(faults("cattle", **MODEL, **given))[1]
+
+
+def test_a_part_of_the_secret_environment_in_clear_is_a_fault_that_names_it() -> None:
+    found = faults(
+        "cattle",
+        **MODEL,
+        agentSecretEnvironment={"A": "x", "B": CANARY},
+        in_clear=frozenset({"agentSecretEnvironment.B"}),
+    )
+    assert only(found)[0] == "agentSecretEnvironment.B"
+    assert "--secret --path agentSecretEnvironment.B" in found["agentSecretEnvironment.B"][2]
+    assert CANARY not in json.dumps(found)
+
+
+def test_an_empty_secret_environment_may_stand_in_clear() -> None:
+    """The default of Pulumi.yaml reaches the program like any value (tried with 3.276)."""
+    assert agent(agentSecretEnvironment={}, in_clear=frozenset({"agentSecretEnvironment"})).secret_environment == {}
+
+
+def test_what_a_stack_file_holds_in_clear_is_found() -> None:
+    """The file as the CLI writes it; the engine tells only that there is a secret in the object (tried with 3.276)."""
+    text = yaml.safe_dump(
+        {
+            "config": {
+                "p:agentSecretEnvironment": {"A": {"secure": "v1:x"}, "B": "clear", "C": {"deep": 1}},
+                "p:agentTelegramToken": {"secure": "v1:y"},
+                "p:agentSettings": {"x": 1},
+            }
+        }
+    )
+    assert parts_in_clear(text, "p") == {"agentSecretEnvironment.B", "agentSecretEnvironment.C"}
+    assert parts_in_clear("config:\n  p:agentSecretEnvironment:\n    secure: v1:z\n", "p") == frozenset()
+    assert parts_in_clear("", "p") == frozenset()
+
+
+# --- auth.json and documents ---
+
+
+def test_an_auth_file_travels_as_a_secret(tmp_path: Path) -> None:
+    file = tmp_path / "auth.json"
+    file.write_text(json.dumps({"version": 1, "providers": {"x": {"token": CANARY}}}))
+    plan = render_configure(configured(agentAuthFile=str(file)))
+    assert CANARY in plan.secrets["auth.json"]
+    assert not [part.path for part in plan.files if CANARY.encode() in part.content]
+    assert CANARY not in json.dumps(plan.declared)
+    assert plan.declared["auth_file"].startswith("[secret ")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", f'{{"token": "{CANARY}"}}'])
+def test_an_auth_file_that_the_agent_would_drop_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "auth.json"
+    file.write_text(text)
+    found = faults("cattle", **MODEL, agentAuthFile=str(file))
+    assert "no auth.json of Hermes" in only(found)[1]
+    assert CANARY not in json.dumps(found)
+
+
+def test_documents_are_texts_or_files_and_lie_where_they_are_read(tmp_path: Path) -> None:
+    """SOUL.md and the memories in HERMES_HOME, all else in the working directory (0.19.0, see document_place)."""
+    (tmp_path / "soul").write_text("I am")
+    inputs = configured(
+        agentDocuments={
+            "SOUL.md": {"file": str(tmp_path / "soul")},
+            "USER.md": "likes tea",
+            "AGENTS.md": "a",
+            "n/p.md": "b",
+        }
+    )
+    plan = render_configure(inputs)
+    (parameters,) = (json.loads(part.content) for part in plan.files if part.path == "inputs.json")
+    places = {(entry["place"], entry["path"]): (entry["text"], entry["ours"]) for entry in parameters["documents"]}
+    assert places == {
+        ("hermes", "SOUL.md"): ("I am", True),
+        ("hermes", "memories/USER.md"): ("likes tea", False),
+        ("working", "AGENTS.md"): ("a", True),
+        ("working", "n/p.md"): ("b", True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("documents", "part"),
+    [
+        ({"../x": "a"}, "without .."),
+        ({"/etc/x": "a"}, "must be a file's name"),
+        ({".hermes/config.yaml": "a"}, "folder of the agent's"),
+        ({".hermes-stack/x": "a"}, "folder of the agent's"),
+        ({"a\nb": "a"}, "must be a file's name"),
+        ({"a": 1}, "must be a text, or file:"),
+        ({"a": {"path": "x"}}, "must be a text, or file:"),
+        ({"a": {"file": "/nowhere/x"}}, "can't be read"),
+    ],
+)
+def test_a_document_that_can_not_be_put_anywhere_is_refused(documents: dict[str, object], part: str) -> None:
+    key, rule = only(faults("cattle", **MODEL, agentDocuments=documents))
+    assert key == "agentDocuments"
+    assert part in rule
+
+
+# --- MCP servers ---
+
+
+def test_mcp_servers_are_pinned_as_they_are_written() -> None:
+    servers = {
+        "files": {"command": "npx", "args": ["-y", "x"], "env": {"KEY": "${FILES_KEY}", "N": 1}, "timeout": 30},
+        "web": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${T}"}, "enabled": False},
+    }
+    config = managed_config(configured(agentMcpServers=servers, agentSecretEnvironment={"FILES_KEY": "x", "T": "y"}))
+    assert config["mcp_servers"] == {**servers, "files": {**servers["files"], "env": {"KEY": "${FILES_KEY}", "N": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("server", "place", "part"),
+    [
+        ({}, "agentMcpServers.x", "either command or url"),
+        ({"command": "a", "url": "https://b"}, "agentMcpServers.x", "either command or url"),
+        ({"command": "a", "headers": {}}, "agentMcpServers.x", "goes with url, not with command"),
+        ({"url": "https://b", "args": []}, "agentMcpServers.x", "goes with command, not with url"),
+        ({"url": "ftp://b"}, "agentMcpServers.x.url", "http"),
+        ({"command": "a", "timeout": 0}, "agentMcpServers.x.timeout", "greater than 0"),
+        ({"command": "a", "timout": 3}, "agentMcpServers.x.timout", "not permitted"),
+    ],
+)
+def test_an_mcp_server_that_can_not_be(server: dict[str, object], place: str, part: str) -> None:
+    key, rule = only(faults("cattle", **MODEL, agentMcpServers={"x": server}))
+    assert key == place
+    assert part in rule
+
+
+def test_a_reference_that_leads_nowhere_is_told() -> None:
+    servers = {"x": {"command": "a", "env": {"K": "${THERE}", "L": "${NOT_THERE}"}}}
+    (text,) = warned(agentMcpServers=servers, agentEnvironment={"THERE": "1"}, agentSettings={"a": ["${THERE}"]})
+    assert "agentMcpServers.x.env.L refers to ${NOT_THERE}" in text
+
+
+# --- models ---
+
+LITELLM = {"litellm": {"base_url": "http://192.0.2.20:4000/v1", "key_env": "LITELLM_KEY"}}
+KEY = {"agentSecretEnvironment": {"LITELLM_KEY": CANARY}}
+
+
+def test_a_named_provider_is_form_b_of_the_facts() -> None:
+    config = managed_config(configured(agentModelUrl="", agentModelProvider="litellm", agentProviders=LITELLM, **KEY))
+    assert config["model"] == {"provider": "litellm", "default": "m"}
+    assert config["providers"] == LITELLM
+
+
+def test_fallbacks_and_auxiliary_models_in_the_agents_own_words() -> None:
+    config = managed_config(
+        configured(
+            agentProviders=LITELLM,
+            agentFallbackModels=[{"provider": "litellm", "model": "spare"}, {"provider": "openrouter", "model": "x/y"}],
+            agentAuxiliaryModels={"vision": {"provider": "litellm", "model": "eyes", "key_env": "LITELLM_KEY"}},
+            **KEY,
+        )
+    )
+    assert config["fallback_providers"] == [
+        {"provider": "litellm", "model": "spare"},
+        {"provider": "openrouter", "model": "x/y"},
+    ]
+    assert config["auxiliary"] == {"vision": {"provider": "litellm", "model": "eyes", "api_key": "${LITELLM_KEY}"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "part"),
+    [
+        ({"agentModelUrl": ""}, "agentModelUrl", "needs a URL"),
+        ({"agentModelProvider": "litellm", "agentProviders": LITELLM, **KEY}, "agentModelUrl", "has the address"),
+        (
+            {
+                "agentModelProvider": "litellm",
+                "agentModelUrl": "",
+                "agentProviders": LITELLM,
+                "agentModelKey": "k",
+                **KEY,
+            },
+            "agentModelKey",
+            "key_env",
+        ),
+        ({"agentProviders": LITELLM}, "agentProviders", "LITELLM_KEY, which is declared nowhere"),
+        (
+            {"agentFallbackModels": [{"provider": "a", "model": "b", "key_env": "NOT_THERE"}]},
+            "agentFallbackModels",
+            "NOT_THERE, which is declared nowhere",
+        ),
+        ({"agentFallbackModels": [{"provider": "a"}]}, "agentFallbackModels[0].model", "missing"),
+        ({"agentProviders": {"a": {"base_url": "x"}}}, "agentProviders.a.base_url", "http"),
+        (
+            {"agentProviders": {"a": {"base_url": "https://x", "api_key": CANARY}}},
+            "agentProviders.a.api_key",
+            "not perm",
+        ),
+        ({"agentAuxiliaryModels": {"vision": {"model": ""}}}, "agentAuxiliaryModels.vision.model", "empty"),
+    ],
+)
+def test_models_that_can_not_be_reached(given: dict[str, Any], key: str, part: str) -> None:
+    found = faults("cattle", **{**MODEL, **given})
+    assert only(found)[0] == key
+    assert part in only(found)[1]
+    assert "None" not in only(found)[1]
+
+
+# --- messengers ---
+
+
+def test_messengers_are_variables_and_their_tokens_secret() -> None:
+    inputs = configured(
+        agentTelegramToken=TELEGRAM,
+        agentTelegramAllowedUsers=[1, "22"],
+        agentDiscordToken=DISCORD,
+        agentDiscordAllowedUsers=["3"],
+        agentSlackBotToken="xoxb-1",
+        agentSlackAppToken="xapp-1",
+        agentSlackAllowedUsers=["U0123ABC"],
+    )
+    assert inputs.environment == {
+        "TELEGRAM_ALLOWED_USERS": "1,22",
+        "DISCORD_ALLOWED_USERS": "3",
+        "SLACK_ALLOWED_USERS": "U0123ABC",
+    }
+    assert {name: value.get_secret_value() for name, value in inputs.secret_environment.items()} == {
+        "TELEGRAM_BOT_TOKEN": TELEGRAM,
+        "DISCORD_BOT_TOKEN": DISCORD,
+        "SLACK_BOT_TOKEN": "xoxb-1",
+        "SLACK_APP_TOKEN": "xapp-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"agentTelegramToken": "123:short"}, "agentTelegramToken"),
+        ({"agentDiscordToken": "short"}, "agentDiscordToken"),
+        ({"agentSlackBotToken": "xapp-1", "agentSlackAppToken": "xapp-1"}, "agentSlackBotToken"),
+        ({"agentSlackBotToken": "xoxb-1", "agentSlackAppToken": "xoxb-1"}, "agentSlackAppToken"),
+        ({"agentSlackBotToken": "xoxb-1"}, "agentSlackAppToken"),
+        ({"agentTelegramAllowedUsers": ["@me"]}, "agentTelegramAllowedUsers[0]"),
+        ({"agentSlackAllowedUsers": ["me"]}, "agentSlackAllowedUsers[0]"),
+    ],
+)
+def test_a_messenger_that_can_not_work(given: dict[str, Any], key: str) -> None:
+    found = faults("cattle", **MODEL, **given)
+    assert only(found)[0] == key
+    if key.endswith("Token"):
+        assert found[key][0] == "(hidden)"
+
+
+def test_a_token_without_a_list_of_users_is_told_and_a_list_without_a_token() -> None:
+    assert "answers nobody" in warned(agentTelegramToken=TELEGRAM)[0]
+    assert "no token for Discord" in warned(agentDiscordAllowedUsers=["1"])[0]
+    assert warned(agentTelegramToken=TELEGRAM, agentTelegramAllowedUsers=["1"]) == []
+    assert warned() == []
+
+
+# --- what the preview shows ---
+
+
+def flat(value: object, path: str = "") -> dict[str, object]:
+    if isinstance(value, dict) and value:
+        return {key: item for name, below in value.items() for key, item in flat(below, f"{path}.{name}").items()}
+    return {path.removeprefix("."): value}
+
+
+CHANGES: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = [
+    ({}, {"agentSettings": {"timezone": "UTC"}}, {"settings", "settings.timezone"}),
+    (
+        {"agentDocuments": {"SOUL.md": "a", "AGENTS.md": "b"}},
+        {"agentDocuments": {"SOUL.md": "a", "AGENTS.md": "c"}},
+        {"documents.AGENTS.md"},
+    ),
+    (
+        {"agentSecretEnvironment": {"A": "x", "B": "y"}},
+        {"agentSecretEnvironment": {"A": "x", "B": CANARY}},
+        {"secret_environment.B"},
+    ),
+    ({"agentModelKey": "x"}, {"agentModelKey": CANARY}, {"model.api_key"}),
+    ({"agentModel": "a"}, {"agentModel": "b"}, {"model.name"}),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "keys"), CHANGES, ids=[min(keys) for _, _, keys in CHANGES])
+def test_the_preview_shows_just_what_changed_and_no_secret(
+    before: dict[str, Any], after: dict[str, Any], keys: set[str]
+) -> None:
+    one, two = (flat(render_configure(configured(**given)).declared) for given in (before, after))
+    assert {key for key in one.keys() | two.keys() if one.get(key, "-") != two.get(key, "-")} == keys
+    assert CANARY not in json.dumps(two)
+
+
+def test_inputs_survive_the_way_through_the_engine(tmp_path: Path) -> None:
+    """As JSON, with their secrets: what the phase gets is what was declared."""
+    (tmp_path / "auth").write_text('{"providers": {}}')
+    inputs: BaseModel = configured(
+        agentSettings={"a": {"b": [1]}},
+        agentDocuments={"SOUL.md": "x"},
+        agentAuthFile=str(tmp_path / "auth"),
+        agentProviders=LITELLM,
+        agentMcpServers={"x": {"command": "a"}},
+        agentFallbackModels=[{"provider": "litellm", "model": "spare"}],
+        **KEY,
+    )
+    assert ConfigureInputs.model_validate_json(inputs_as_json(inputs)) == inputs

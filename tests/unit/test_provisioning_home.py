@@ -1,0 +1,243 @@
+"""What is declared in the agent's home: what is written, what stays, and that nothing of anybody's is lost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioning.guest import home as program
+
+SOUL = {"place": "hermes", "path": "SOUL.md", "ours": True}
+USER = {"place": "hermes", "path": "memories/USER.md", "ours": False}
+PLAN = {"place": "working", "path": "notes/plan.md", "ours": True}
+
+
+class Home:
+    """A home in a folder of the test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hermes = folder / ".hermes"
+        self.hermes.mkdir(mode=0o700)
+
+    def put(
+        self,
+        *documents: dict[str, Any],
+        auth: str | None = None,
+        overwrite: bool = False,
+        config: dict[str, Any] | None = None,
+    ) -> list[str]:
+        lines: list[str] = program.put(
+            {
+                "home": str(self.folder),
+                "hermes": str(self.hermes),
+                "working": str(self.folder / "workspace"),
+                "documents": list(documents),
+                "auth": {"text": auth, "overwrite": overwrite},
+                "config": config or {},
+            }
+        )["lines"]
+        return lines
+
+    def kept(self) -> list[str]:
+        folder = self.folder / ".hermes-stack" / "replaced"
+        return sorted(file.read_text() for file in folder.iterdir()) if folder.exists() else []
+
+    @property
+    def soul(self) -> Path:
+        return self.hermes / "SOUL.md"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_documents_lie_where_they_are_read_for_their_owner_only(home: Home) -> None:
+    before = os.umask(0o077)
+    try:
+        home.put({**SOUL, "text": "s"}, {**USER, "text": "u"}, {**PLAN, "text": "p"})
+    finally:
+        os.umask(before)
+    assert home.soul.read_text() == "s"
+    assert (home.hermes / "memories" / "USER.md").read_text() == "u"
+    plan = home.folder / "workspace" / "notes" / "plan.md"
+    assert plan.read_text() == "p"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (home.soul, plan, plan.parent)] == [0o600, 0o600, 0o700]
+
+
+def test_a_second_run_writes_nothing(home: Home) -> None:
+    home.put({**SOUL, "text": "s"}, {**USER, "text": "u"}, auth="{}", config={"a": [1]})
+    times = {path: path.stat().st_mtime_ns for path in home.folder.rglob("*")}
+    assert home.put({**SOUL, "text": "s"}, {**USER, "text": "u"}, auth="{}", config={"a": [1]}) == []
+    assert {path: path.stat().st_mtime_ns for path in home.folder.rglob("*")} == times
+
+
+def test_where_nothing_is_declared_nothing_is_made(home: Home) -> None:
+    assert home.put() == []
+    assert list(home.folder.rglob("*")) == [home.hermes]
+
+
+def test_a_text_of_somebody_else_is_kept_before_it_is_replaced_once(home: Home) -> None:
+    home.soul.write_text("theirs")
+    home.put({**SOUL, "text": "ours"})
+    assert (home.soul.read_text(), home.kept()) == ("ours", ["theirs"])
+    # As after a run that was cut off between the two: the same text is not kept twice.
+    home.soul.write_text("theirs")
+    home.put({**SOUL, "text": "ours"})
+    assert (home.soul.read_text(), home.kept()) == ("ours", ["theirs"])
+
+
+def test_our_own_older_text_is_replaced_without_a_copy(home: Home) -> None:
+    home.put({**SOUL, "text": "one"})
+    home.put({**SOUL, "text": "two"})
+    assert (home.soul.read_text(), home.kept()) == ("two", [])
+
+
+def test_a_memory_that_the_agent_went_on_with_stays_until_another_text_is_declared(home: Home) -> None:
+    user = home.hermes / "memories" / "USER.md"
+    home.put({**USER, "text": "likes tea"})
+    user.write_text("likes tea\n§\nlikes rain")
+    lines = home.put({**USER, "text": "likes tea"})
+    assert user.read_text() == "likes tea\n§\nlikes rain"
+    assert any("stays" in line for line in lines)
+    home.put({**USER, "text": "likes coffee"})
+    assert (user.read_text(), home.kept()) == ("likes coffee", ["likes tea\n§\nlikes rain"])
+
+
+def test_a_memory_that_went_missing_comes_back(home: Home) -> None:
+    user = home.hermes / "memories" / "USER.md"
+    home.put({**USER, "text": "likes tea"})
+    user.unlink()
+    home.put({**USER, "text": "likes tea"})
+    assert user.read_text() == "likes tea"
+
+
+def test_what_is_no_longer_declared_goes_with_a_copy_and_stays_where_it_was_changed(home: Home) -> None:
+    plan = home.folder / "workspace" / "notes" / "plan.md"
+    home.put({**SOUL, "text": "s"}, {**PLAN, "text": "p"})
+    plan.write_text("p, and what I thought of it")
+    lines = home.put()
+    assert not home.soul.exists()
+    assert home.kept() == ["s"]
+    assert plan.read_text() == "p, and what I thought of it"
+    assert any("left at" in line for line in lines)
+    assert home.put() == []
+
+
+def test_a_link_is_replaced_not_followed(home: Home) -> None:
+    target = home.folder / "target"
+    target.write_text("theirs")
+    home.soul.symlink_to(target)
+    home.put({**SOUL, "text": "ours"})
+    assert not home.soul.is_symlink()
+    assert target.read_text() == "theirs"
+
+
+def test_auth_is_seeded_once_and_then_the_agents(home: Home) -> None:
+    auth = home.hermes / "auth.json"
+    home.put(auth='{"token": 1}')
+    assert stat.S_IMODE(auth.stat().st_mode) == 0o600
+    auth.write_text('{"token": "renewed"}')
+    home.put(auth='{"token": 1}')
+    home.put(auth='{"token": 2}')
+    assert auth.read_text() == '{"token": "renewed"}'
+    assert home.kept() == []
+
+
+def test_auth_is_overwritten_on_purpose_once_for_each_content(home: Home) -> None:
+    auth = home.hermes / "auth.json"
+    auth.write_text("old")
+    home.put(auth="new", overwrite=True)
+    assert (auth.read_text(), home.kept()) == ("new", ["old"])
+    # The switch was left on: what the agent has renewed since stays.
+    auth.write_text("renewed")
+    home.put(auth="new", overwrite=True)
+    assert auth.read_text() == "renewed"
+    home.put(auth="newer", overwrite=True)
+    assert (auth.read_text(), home.kept()) == ("newer", ["old", "renewed"])
+    auth.write_text("renewed again")
+    home.put(auth="newer", overwrite=False)
+    assert auth.read_text() == "renewed again"
+    home.put(auth="newer", overwrite=True)
+    assert auth.read_text() == "newer"
+
+
+CONFIG = """\
+# my own
+timezone: "Europe/Berlin"   # where I live
+display:
+  skin: mono
+"""
+
+
+def test_a_key_joins_the_users_config_and_leaves_it_again(home: Home) -> None:
+    file = home.hermes / "config.yaml"
+    file.write_text(CONFIG)
+    chain = [{"provider": "spare", "model": "m"}]
+    home.put(config={"fallback_providers": chain})
+    text = file.read_text()
+    assert text.startswith(CONFIG)
+    assert yaml.safe_load(text) == {**yaml.safe_load(CONFIG), "fallback_providers": chain}
+    home.put()
+    assert file.read_text() == CONFIG
+    assert home.kept() == []
+
+
+def test_a_value_of_the_users_own_is_kept_before_it_is_replaced(home: Home) -> None:
+    file = home.hermes / "config.yaml"
+    mine = "fallback_providers:\n- provider: mine\n  model: m\n"
+    file.write_text(mine)
+    home.put(config={"fallback_providers": []})
+    assert home.kept() == [mine]
+    # One that the user has set since is not ours to take away.
+    file.write_text(mine)
+    home.put()
+    assert file.read_text() == mine
+
+
+@pytest.mark.parametrize("text", ["- a\n- list\n", "a: [1\n"])
+def test_a_config_that_is_none_is_refused_and_left_alone(home: Home, text: str) -> None:
+    file = home.hermes / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(TypeError, match="correct or remove it"):
+        home.put(config={"fallback_providers": []})
+    assert file.read_text() == text
+
+
+def test_a_broken_memory_of_ours_is_no_obstacle(home: Home) -> None:
+    home.put({**SOUL, "text": "s"})
+    (home.folder / ".hermes-stack" / "declared.json").write_text("[1, 2")
+    home.put({**SOUL, "text": "t"})
+    # It can't be told any more whose text it was: so it is kept.
+    assert (home.soul.read_text(), home.kept()) == ("t", ["s"])
+
+
+def test_the_program_runs_by_itself_and_says_in_one_line_what_stopped_it(home: Home) -> None:
+    source = Path(program.__file__).read_text()
+    home.soul.mkdir()
+    wish = {
+        "home": str(home.folder),
+        "hermes": str(home.hermes),
+        "working": str(home.folder),
+        "documents": [{**SOUL, "text": "s"}],
+        "auth": {"text": None, "overwrite": False},
+        "config": {},
+    }
+    run = [sys.executable, "-IB", "-c", source]
+    done = subprocess.run(run, input=json.dumps(wish), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "SOUL.md" in done.stderr
+    home.soul.rmdir()
+    done = subprocess.run(run, input=json.dumps(wish), capture_output=True, text=True, check=True, timeout=60)
+    assert json.load(io.StringIO(done.stdout))["lines"] == [f"SOUL.md: written to {home.soul}"]
