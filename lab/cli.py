@@ -50,12 +50,14 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None) -> None:
             lab.set_node_count(nodes)
         if containers:
             # Here rather than in the daemon, so that one sees what takes time.
-            from lab.daemon import SOURCE_CACHE, TEMPLATE_CACHE  # noqa: PLC0415 - loads the whole API
+            from lab.daemon import IMAGE_CACHE, SOURCE_CACHE, TEMPLATE_CACHE  # noqa: PLC0415 - loads the whole API
+            from lab.image import ensure_images  # noqa: PLC0415
             from lab.services.source import ensure_source  # noqa: PLC0415
             from lab.template import ensure_template  # noqa: PLC0415
 
-            ensure_template(TEMPLATE_CACHE, say)
+            template = ensure_template(TEMPLATE_CACHE, say)
             ensure_source(SOURCE_CACHE, say)
+            ensure_images(IMAGE_CACHE, template, say)
         began = time.time()
         process = _spawn(lab, containers=containers)
         ready = _wait_ready(lab, lambda: process.pid if process.poll() is None else None, since=began)
@@ -190,6 +192,8 @@ def status(lab: Lab) -> int:
         if ready.containers:
             facts.add_row("network", f"bridge {ready.bridge} (vmbr0), {ready.subnet}, gateway {ready.gateway}")
             facts.add_row("source", f"{ready.source_url}, {ready.source_tag} = {ready.source_commit}")
+            facts.add_row("registry", f"{ready.registry}, CA {ready.registry_ca_file}")
+            facts.add_row("images", "\n".join(i for i in (ready.image, ready.image_next, ready.image_base) if i))
             from lab.lxc import LxcRuntime  # noqa: PLC0415
 
             running = LxcRuntime(lab.place).running(ready.node)

@@ -13,21 +13,25 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from lab.certificates import ensure_certificates
 from lab.config import LabConfig, storages_for
+from lab.image import AGENT_REPOSITORY, BASE_REPOSITORY, BASE_TAG, NEXT_TAG, ensure_images
 from lab.instance import CACHE, Lab, Ready
 from lab.lxc import LxcRuntime
-from lab.network import MODEL_PORT, Network
+from lab.network import MODEL_PORT, REGISTRY_PORT, Network
 from lab.nodeshell import NodeShell
 from lab.runtime import Runtime
 from lab.server import LabServer
 from lab.services.model import MODEL, ModelEndpoint
-from lab.services.source import GitDaemon, ensure_source
+from lab.services.registry import Registry
+from lab.services.source import TAG, GitDaemon, ensure_source
 from lab.simulated import SimulatedRuntime
 from lab.template import Template, ensure_template
 
 NODE = "pve"
 TEMPLATE_CACHE = CACHE / "lab-template"
 SOURCE_CACHE = CACHE / "lab-sources"
+IMAGE_CACHE = CACHE / "lab-images"
 PLACEHOLDER = "debian-12-standard_12.0-1_amd64.tar.zst"
 """What a lab without containers lists as its template; it is never unpacked."""
 
@@ -62,6 +66,12 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     model = _model(lab, str(plan.gateway), MODEL_PORT, stack)
     git = GitDaemon(lab.place, str(plan.gateway), source.repository.parent)
     git.start()
+    # A CA of its own: the API's is made anew whenever the API's names change.
+    trust = ensure_certificates(lab.state_dir / "registry" / "ca", [str(plan.gateway)])
+    registry = Registry(str(plan.gateway), REGISTRY_PORT, ensure_images(IMAGE_CACHE, template, say), trust.server_file)
+    registry.start()
+    stack.callback(registry.stop)
+    say(f"the registry answers at {registry.address}")
     server, config, shell = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
     volid = offer_template(config, template)
     ready = _common(server, shell, model, volid, containers=True)
@@ -75,6 +85,11 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
             source_version=source.version,
             source_tag=source.tag,
             source_commit=source.commit,
+            registry=registry.address,
+            registry_ca_file=str(trust.ca_file),
+            image=registry.reference(AGENT_REPOSITORY, TAG),
+            image_next=registry.reference(AGENT_REPOSITORY, NEXT_TAG),
+            image_base=registry.reference(BASE_REPOSITORY, BASE_TAG),
         )
     )
 

@@ -38,6 +38,11 @@ def environment(lab: Lab) -> dict[str, str]:
         "HERMES_LAB_SOURCE_VERSION": ready.source_version,
         "HERMES_LAB_SOURCE_TAG": ready.source_tag,
         "HERMES_LAB_SOURCE_COMMIT": ready.source_commit,
+        "HERMES_LAB_REGISTRY": ready.registry,
+        "HERMES_LAB_REGISTRY_CA_FILE": ready.registry_ca_file,
+        "HERMES_LAB_IMAGE": ready.image,
+        "HERMES_LAB_IMAGE_NEXT": ready.image_next,
+        "HERMES_LAB_IMAGE_BASE": ready.image_base,
     }
     return {name: value for name, value in values.items() if value is not None}
 

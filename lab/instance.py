@@ -41,6 +41,13 @@ class Ready:
     source_version: str | None = None
     source_tag: str | None = None
     source_commit: str | None = None
+    registry: str | None = None
+    """``host:port`` of the registry, as an image's reference begins; TLS by the CA in ``registry_ca_file``."""
+    registry_ca_file: str | None = None
+    image: str | None = None
+    """The agent's image, pinned: ``registry/repository:tag@sha256:...``; the next ones likewise."""
+    image_next: str | None = None
+    image_base: str | None = None
 
 
 @dataclass(frozen=True)

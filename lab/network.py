@@ -25,7 +25,8 @@ from lab.place import RUN, LabError, Place, leave, machine_lock
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 MODEL_PORT = 8100
 GIT_PORT = 9418
-SERVICE_PORTS = (MODEL_PORT, GIT_PORT)
+REGISTRY_PORT = 5000
+SERVICE_PORTS = (MODEL_PORT, GIT_PORT, REGISTRY_PORT)
 """TCP ports on the bridge's address that guests may reach."""
 
 
@@ -297,6 +298,7 @@ def is_address(text: str) -> bool:
 __all__ = [
     "GIT_PORT",
     "MODEL_PORT",
+    "REGISTRY_PORT",
     "RUN",
     "Network",
     "NetworkError",

@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lab.idmap import HOST_BASE, in_user_namespace
 from lab.place import LabError
@@ -95,6 +96,13 @@ class Recipe:
     apt_options: tuple[str, ...]
     architecture: str = "amd64"
     revision: int = 1
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Recipe:
+        """The recipe that was written as JSON."""
+        certificates = tuple((name, text) for name, text in raw["certificates"])
+        lists = {"packages": tuple(raw["packages"]), "apt_options": tuple(raw["apt_options"])}
+        return cls(**{**raw, **lists, "certificates": certificates})
 
     def digest(self) -> str:
         text = json.dumps(self.__dict__, sort_keys=True)
@@ -163,18 +171,18 @@ def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Temp
     if template := _finished(folder):
         return template
     cache.mkdir(parents=True, exist_ok=True)
-    with _exclusive(cache / ".lock", log):
+    with exclusive(cache / ".lock", "template", log):
         if template := _finished(folder):
             return template
         for leftover in cache.glob(".building-*"):
             shutil.rmtree(leftover)
-        _need_tools()
+        need_tools("the template")
         started = time.monotonic()
         log("building the container template (Debian 12); this is done once")
         building = Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
         try:
             (building / "recipe.json").write_text(json.dumps(recipe.__dict__))
-            _run_apart(building, log)
+            run_apart("lab.template", building, "template", log)
             building.chmod(0o755)
             building.rename(folder)
         finally:
@@ -193,36 +201,39 @@ def _finished(folder: Path) -> Template | None:
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path, log: Log) -> Iterator[None]:
+def exclusive(path: Path, what: str, log: Log) -> Iterator[None]:
+    """Held by the one build of ``what`` per cache."""
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("another process is building the template; waiting for it")
+            log(f"another process is building the {what}; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _need_tools() -> None:
+def need_tools(what: str) -> None:
+    """TemplateError unless this process can build ``what``."""
     if os.geteuid() != 0:
-        raise TemplateError("building the template needs root: it makes device nodes and files of other owners")
+        raise TemplateError(f"building {what} needs root: it makes device nodes and files of other owners")
     missing = [tool for tool in ("mmdebstrap", "mkfs.ext4", "zstd", "lxc-usernsexec") if not shutil.which(tool)]
     if missing:
         raise TemplateError(
-            f"building the template needs {', '.join(missing)}, which this machine lacks; "
+            f"building {what} needs {', '.join(missing)}, which this machine lacks; "
             "scripts/setup installs what lab/debian-packages.txt lists"
         )
 
 
-def _run_apart(building: Path, log: Log) -> None:
-    """Run the build in a mount namespace of its own, so that whatever it mounts ends with it."""
+def run_apart(module: str, building: Path, what: str, log: Log) -> None:
+    """Run ``module``'s build in a mount namespace of its own, so that whatever it mounts ends with it."""
     command = [
         # Killed with this process, and all below it with unshare's child.
         "setpriv", "--pdeathsig", "KILL",
         "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc",
-        sys.executable, "-m", "lab.template", str(building),
+        sys.executable, "-m", module, str(building),
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "LC_ALL": "C"}
+    checkout = Path(__file__).resolve().parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "LC_ALL": "C"}
     environment = {k: v for k, v in environment.items() if k not in {"TMPDIR", "SOURCE_DATE_EPOCH"}}
     tail: list[str] = []
     with subprocess.Popen(
@@ -233,33 +244,31 @@ def _run_apart(building: Path, log: Log) -> None:
         try:
             for line in process.stdout or ():
                 tail = [*tail[-30:], line.rstrip()]
-                if line.startswith(("I: ", "template: ")) and "customize-hook" not in line:
-                    log(line.rstrip().removeprefix("template: "))
+                if line.startswith(("I: ", "build: ")) and "customize-hook" not in line:
+                    log(line.rstrip().removeprefix("build: "))
         except BaseException:
             process.kill()
             raise
         finally:
             late.cancel()
     if process.returncode == -signal.SIGKILL:
-        raise TemplateError(f"the template was not ready after {DEADLINE:.0f} s; is the mirror reachable?")
+        raise TemplateError(f"the {what} was not ready after {DEADLINE:.0f} s; is the mirror reachable?")
     if process.returncode:
-        raise TemplateError("the template could not be built; the last lines were:\n  " + "\n  ".join(tail[-12:]))
+        raise TemplateError(f"the {what} could not be built; the last lines were:\n  " + "\n  ".join(tail[-12:]))
 
 
 def _build(building: Path) -> None:
     """The build itself, already in its own mount namespace."""
-    raw = json.loads((building / "recipe.json").read_text())
-    raw["certificates"] = tuple((name, text) for name, text in raw["certificates"])
-    recipe = Recipe(**{**raw, "packages": tuple(raw["packages"]), "apt_options": tuple(raw["apt_options"])})
+    recipe = Recipe.from_json(json.loads((building / "recipe.json").read_text()))
     # A path without blanks that the guests' ids may enter; the mount is this build's alone.
     work = Path("/mnt")
-    if _free_memory() > 3 << 30:
+    if free_memory() > 3 << 30:
         _run(["mount", "-t", "tmpfs", "-o", "size=3g,mode=755", "tmpfs", str(work)])
     else:
         (building / "work").mkdir(mode=0o755)
         _run(["mount", "--bind", str(building / "work"), str(work)])
     extra = work / "extra"
-    _write_extras(extra, recipe)
+    write_extras(extra, recipe)
     tree = work / "tree.tar"
     sources = sources_file(recipe)
     # Those that mmdebstrap was given go; its own stay where the host has none to offer.
@@ -309,7 +318,7 @@ def make_image(image: Path, size: int, tree: Path | None = None, root_owner: int
     _run(["mkfs.ext4", "-q", "-F", "-m", "0", "-E", options, *fill, str(image)])
 
 
-def _write_extras(extra: Path, recipe: Recipe) -> None:
+def write_extras(extra: Path, recipe: Recipe) -> None:
     """Files that every guest gets: how to reach registries from here, and dpkg without its syncs."""
     files = {
         "etc/dpkg/dpkg.cfg.d/unsafe-io": "force-unsafe-io\n",
@@ -336,7 +345,7 @@ def _run(command: Sequence[str], stdin: str = "", **environment: str) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"template: {text}\n")
+    sys.stdout.write(f"build: {text}\n")
     sys.stdout.flush()
 
 
@@ -344,7 +353,8 @@ def _read(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
+    """Bytes that can be had without swapping."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     return int(found.group(1)) * 1024 if found else 0
 
