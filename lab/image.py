@@ -328,6 +328,9 @@ def _agent(work: Path, template: Path, requirement: str) -> Path:
         # By content, so that the files' times, which are made equal, don't count.
         compiling = ["python3", "-m", "compileall", "-q", "-j0", "--invalidation-mode", "unchecked-hash", f"{venv}/lib"]
         tree.run(compiling)
+    # By this the agent knows how it was installed; it looks beside its own code.
+    (site,) = (tree.changes / venv[1:]).glob("lib/python3*/site-packages")
+    (site / ".install_method").write_text("docker\n")
     only = work / "agent.only"
     (only / CODE[1:]).mkdir(parents=True)
     (tree.changes / venv[1:]).rename(only / venv[1:])
