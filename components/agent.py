@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pulumi
-import pulumi_command as command
 from pydantic import BaseModel, SecretStr
 
 from components.access import Access
@@ -26,10 +24,9 @@ from provisioning.models import (
     ModelEndpoint,
     VerifyInputs,
 )
-from provisioning.phases import READ_FROM_HOME, VerifyCommand, overridden, pinned_config, render_verify
+from provisioning.phases import READ_FROM_HOME, overridden, pinned_config
 
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
-VERIFY_DIAL_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
 
 
 def baseline_inputs(cattle: CattleSettings, agent: AgentSettings) -> BaselineInputs:
@@ -109,8 +106,9 @@ def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
     ]
 
 
-def verify_inputs(agent: AgentSettings, configure: ConfigureInputs) -> VerifyInputs:
+def verify_inputs(agent: AgentSettings, configure: ConfigureInputs, configuration: str = "") -> VerifyInputs:
     return VerifyInputs(
+        configuration=configuration,
         version=agent.version,
         api_server_port=configure.api_server.port,
         dashboard=configure.dashboard.enabled,
@@ -182,21 +180,17 @@ class HermesAgent(pulumi.ComponentResource):
             install,
         )
         configure.results.apply(self._warn_of_unknown)
-        verify = self._verify(
-            name,
-            probe=render_verify(verify_inputs(agent, wish)),
-            access=access,
-            private_key_file=private_key_file,
-            configure=configure,
-            replace_with=replace_with,
+        verify = phase(
+            PhaseName.VERIFY,
+            configure.digest.apply(lambda digest: verify_inputs(agent, wish, configuration=digest)),
+            configure,
         )
-        report: pulumi.Output[Mapping[str, Any]] = verify.stdout.apply(json.loads)
-        self.version = report.apply(lambda found: found["version"])
+        self.version = verify.results.apply(lambda found: found["version"])
         self.seconds = {
             "baseline": baseline.seconds,
             "agent": install.seconds,
             "configure": configure.seconds,
-            "verify": report.apply(lambda found: found["seconds"]),
+            "verify": verify.seconds,
         }
         self.register_outputs({"version": self.version, "seconds": self.seconds})
 
@@ -204,34 +198,3 @@ class HermesAgent(pulumi.ComponentResource):
         """The installed agent said so when it read them; said again as long as they are declared."""
         for key in results.get("unknown_settings") or ():
             pulumi.log.warn(f"the installed agent knows no setting {key}: is it written right?", self)
-
-    def _verify(
-        self,
-        name: str,
-        *,
-        probe: VerifyCommand,
-        access: Access,
-        private_key_file: Path,
-        configure: Phase,
-        replace_with: list[pulumi.Resource],
-    ) -> command.remote.Command:
-        """Ask the running agent from outside, by other means than those that set it up: Pulumi's own remote command.
-
-        There is nothing secret in the command or its input. The key is pinned; the environment is not used, as
-        sshd refuses it (field reports F2). A changed configuration changes the command, and so runs it again.
-        """
-        return command.remote.Command(
-            f"{name}-verify",
-            connection=command.remote.ConnectionArgs(
-                host=access.address,
-                user="root",
-                private_key=pulumi.Output.secret(private_key_file.read_text()),
-                host_key=access.host_key,
-                dial_error_limit=VERIFY_DIAL_ATTEMPTS,
-                per_dial_timeout=10,
-            ),
-            create=configure.digest.apply(lambda digest: f"{probe.command}\n# configuration {digest}"),
-            stdin=probe.stdin,
-            add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[configure], replace_with=replace_with),
-        )

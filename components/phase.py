@@ -17,8 +17,16 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 from pydantic import BaseModel, SecretStr
 
 from components.dynamic import Props, Provider, changed, diff_of, say
-from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, DockerInputs
-from provisioning.phases import PhasePlan, render_agent, render_baseline, render_configure, render_docker, run_phase
+from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, DockerInputs, VerifyInputs
+from provisioning.phases import (
+    PhasePlan,
+    render_agent,
+    render_baseline,
+    render_configure,
+    render_docker,
+    render_verify,
+    run_phase,
+)
 from provisioning.ssh import HostKey, SshTarget
 
 PHASE_SECONDS = 1800.0
@@ -29,6 +37,7 @@ class PhaseName(StrEnum):
     AGENT = "agent"
     DOCKER = "docker"  # takes the place of agent
     CONFIGURE = "configure"
+    VERIFY = "verify"
 
 
 _Render = Callable[[Any], PhasePlan]
@@ -37,6 +46,7 @@ _PHASES: dict[PhaseName, tuple[type[BaseModel], _Render]] = {
     PhaseName.AGENT: (AgentInputs, render_agent),
     PhaseName.DOCKER: (DockerInputs, render_docker),
     PhaseName.CONFIGURE: (ConfigureInputs, render_configure),
+    PhaseName.VERIFY: (VerifyInputs, render_verify),
 }
 
 

@@ -29,7 +29,6 @@ from provisioning.models import (
 from provisioning.phases import (
     PhasePlan,
     PhaseResult,
-    VerifyCommand,
     render_agent,
     render_baseline,
     render_configure,
@@ -59,7 +58,6 @@ __all__ = [
     "SshError",
     "SshTarget",
     "SshUnreachable",
-    "VerifyCommand",
     "VerifyInputs",
     "learn_host_key",
     "render_agent",

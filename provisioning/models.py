@@ -459,6 +459,8 @@ MEMORIES = ("USER.md", "MEMORY.md")
 class VerifyInputs(_Inputs):
     """What has to be true at the end. `prompt` has to make the model answer with `expect` in it."""
 
+    configuration: str = ""
+    """The configure phase's digest: what was configured anew is verified anew."""
     version: str | None
     """The release that has to answer; None when a git commit alone was pinned: then the installed one has to."""
     api_server_port: Port = 8642

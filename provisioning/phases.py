@@ -89,14 +89,6 @@ class PhaseResult:
     picked_up: bool = False
 
 
-@dataclass(frozen=True)
-class VerifyCommand:
-    """For a remote command resource: neither the text nor the standard input holds a secret."""
-
-    command: str
-    stdin: str
-
-
 def render_baseline(inputs: BaselineInputs) -> PhasePlan:
     """Packages in one apt transaction, account, home and its folders."""
     variables = {
@@ -326,11 +318,11 @@ def overridden(low: Mapping[str, Any], high: Mapping[str, Any], above: str = "")
     return sorted(found)
 
 
-def render_verify(inputs: VerifyInputs) -> VerifyCommand:
-    """The command that proves a working agent; the script was put into the container by the configure phase."""
-    return VerifyCommand(
-        f"/usr/bin/python3 -I {VERIFY_PATH}", json.dumps(inputs.model_dump(mode="json"), sort_keys=True)
-    )
+def render_verify(inputs: VerifyInputs) -> PhasePlan:
+    """The proof that the agent works, one real prompt included. Without secrets: the guest has the API key."""
+    parameters = inputs.model_dump(mode="json")
+    more = guest_package()
+    return _plan("verify", guest_main("verify"), {}, declared=parameters, parameters=parameters, more=more)
 
 
 def run_phase(target: SshTarget, plan: PhasePlan, *, on_line: OnLine, timeout_s: float = 900.0) -> PhaseResult:

@@ -1,9 +1,10 @@
 #!/usr/bin/python3 -I
 """Verify: prove that the installed agent works, with one real prompt, or say what does not.
 
-Runs in the container as root, with the standard library only; nothing of the agent is executed. Parameters come as JSON
-on the standard input. Signs of life go to the standard error, one JSON object to the standard output; the exit status
-is 1 when anything is not as declared. The API key is read from the managed .env and is never shown.
+Runs in the container as root, with the standard library only; nothing of the agent is executed. As a job (HP_JOB is
+its folder) it reads inputs.json and writes result.json; by hand and for `scripts/agent` it takes the same JSON on the
+standard input and prints one JSON object. Signs of life go to the standard error; the exit status is 1 when anything is
+not as declared. The API key is read from the managed .env and is never shown.
 """
 
 from __future__ import annotations
@@ -343,15 +344,21 @@ def ask(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parameters = json.load(sys.stdin)
+    job = os.environ.get("HP_JOB")
+    parameters = json.loads(Path(job, "inputs.json").read_text()) if job else json.load(sys.stdin)
     try:
         result = verify(parameters) if parameters.get("only") != "prompt" else ask(parameters)
     except Fault as fault:
-        print(f"verify failed: {fault}", file=sys.stderr)
         for unit in services_of(parameters):
             print(f"Last lines of {unit}:\n{journal(unit, '')}", file=sys.stderr)
+        # Last, for it is the last lines of a job that its error shows.
+        print(f"verify failed: {fault}", file=sys.stderr)
         return 1
-    print(json.dumps(result, sort_keys=True))
+    text = json.dumps(result, sort_keys=True)
+    if job:
+        Path(job, "result.json").write_text(text, encoding="utf-8")
+    else:
+        print(text)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
@@ -27,6 +28,7 @@ from provisioning import (
     ConfigureInputs,
     Dashboard,
     ModelEndpoint,
+    PhaseFailed,
     PhasePlan,
     SshTarget,
     VerifyInputs,
@@ -126,10 +128,14 @@ class Guest:
         return run_phase(self.target(), plan, on_line=lambda _: None, timeout_s=300).outputs
 
     def verify(self, **more: object) -> tuple[int, str, str]:
-        command = render_verify(VerifyInputs.model_validate({"version": "0.19.0", **more}))
-        with contextlib.closing(connect(self.target())) as connection:
-            result = connection.run(command.command, stdin=command.stdin.encode(), timeout_s=240)
-        return result.status, result.stdout.decode(), result.stderr.decode()
+        """Exit status, the result as JSON, and what was said; 1 and no result when something is not as declared."""
+        plan = render_verify(VerifyInputs.model_validate({"version": "0.19.0", **more}))
+        lines: list[str] = []
+        try:
+            result = run_phase(self.target(), plan, on_line=lines.append, timeout_s=240)
+        except PhaseFailed as failed:
+            return 1, "", f"{failed}"
+        return 0, json.dumps(result.outputs), "\n".join(lines)
 
 
 @contextlib.contextmanager

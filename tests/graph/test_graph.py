@@ -156,14 +156,10 @@ def test_the_volume_is_attached_as_it_was_exported(declare: Declare) -> None:
     )
 
 
-def test_the_verification_holds_the_server_to_its_key_and_uses_no_environment(declare: Declare) -> None:
-    """Without host_key the server's key is not checked at all (facts pulumi, "Remote commands")."""
-    command = cattle(declare).resources["cattle-agent-verify"].inputs
-    # The private key in it makes the connection a secret as a whole.
-    assert set(command["connection"]) == {SECRET_SIGNATURE, "value"}
-    assert command["connection"]["value"]["hostKey"] == "ssh-ed25519 AAAA"
-    assert "environment" not in command
-    assert command["addPreviousOutputInEnv"] is False
+def test_every_phase_holds_the_server_to_its_key(declare: Declare) -> None:
+    graph = cattle(declare)
+    for name in ("baseline", "agent", "configure", "verify"):
+        assert graph.resources[f"cattle-agent-{name}"].inputs["host_key"] == "ssh-ed25519 AAAA"
 
 
 def test_what_the_environment_says_is_not_stored(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,9 +175,7 @@ def test_secrets_reach_the_engine_as_secrets_only(declare: Declare) -> None:
     """Whatever carries the model's key or the SSH key is marked secret, and nothing shown has it."""
     graph = cattle(declare, agentModelKey=CANARY)
     for resource in graph.resources.values():
-        shown = {
-            key: value for key, value in resource.inputs.items() if key not in ("inputs", "connection", "__provider")
-        }
+        shown = {key: value for key, value in resource.inputs.items() if key not in ("inputs", "__provider")}
         assert CANARY not in json.dumps(shown, default=str), resource.name
     wire = graph.options("cattle-agent-configure").object["inputs"]
     assert SECRET_SIGNATURE in wire
@@ -191,8 +185,8 @@ def test_a_changed_model_changes_configure_and_verify_only(declare: Declare) -> 
     def digests(graph: Graph) -> dict[str, Any]:
         return {
             name: graph.resources[f"cattle-agent-{name}"].inputs.get("digest")
-            for name in ("baseline", "agent", "configure")
-        } | {"verify": graph.resources["cattle-agent-verify"].inputs["create"]}
+            for name in ("baseline", "agent", "configure", "verify")
+        }
 
     before, after = digests(cattle(declare)), digests(cattle(declare, agentModel="other"))
     assert {name for name in before if before[name] != after[name]} == {"configure", "verify"}

@@ -282,10 +282,17 @@ def test_systemd_takes_the_units_as_they_are(tmp_path: Path) -> None:
 # -- verify ------------------------------------------------------------------------------------------------------------
 
 
-def test_verify_takes_its_parameters_by_standard_input() -> None:
-    command = render_verify(VerifyInputs(version="0.19.0", prompt="$(reboot) 'x'"))
-    assert command.command == "/usr/bin/python3 -I /usr/local/lib/hermes-stack/verify.py"
-    assert json.loads(command.stdin)["prompt"] == "$(reboot) 'x'"
+def test_verify_takes_its_parameters_as_data() -> None:
+    plan = render_verify(VerifyInputs(version="0.19.0", prompt="$(reboot) 'x'"))
+    files = {file.path: file.content for file in plan.files}
+    assert json.loads(files["inputs.json"])["prompt"] == "$(reboot) 'x'"
+    assert b"reboot" not in files["main"]
+    assert plan.secrets == {}
+
+
+def test_what_was_configured_anew_is_verified_anew() -> None:
+    first, second = (render_verify(VerifyInputs(version=None, configuration=digest)) for digest in ("a", "b"))
+    assert first.digest != second.digest
 
 
 # -- what the models refuse --------------------------------------------------------------------------------------------
