@@ -256,7 +256,7 @@ def test_docker_mode_has_the_same_phases_with_other_contents(declare: Declare) -
     assert set(bare.resources) == set(docker.resources)
     assert phases(bare)["baseline"] == phases(docker)["baseline"]
     assert docker.resources["cattle-agent-agent"].inputs["declared"]["image"] == IMAGE
-    verify = json.loads(docker.resources["cattle-agent-verify"].inputs["stdin"])
+    verify = docker.resources["cattle-agent-verify"].inputs["declared"]
     assert verify["container"] is True
 
 
