@@ -21,7 +21,10 @@
     │   ├── AllocateSyntax      "<storage>:<number>" where an existing volume is meant
     │   ├── ShrinkRefused       a volume is never made smaller
     │   ├── NoFreeSlot          all mount point keys of the guest are used
-    │   └── DeletionNotConfirmed  a volume is freed only when it is named a second time
+    │   ├── DeletionNotConfirmed  a volume is freed only when it is named a second time
+    │   ├── HostFolderForeign   a folder of the node holds something of somebody else's
+    │   ├── HostFolderUnusable  a path of the node can't be mounted
+    │   └── RootNeeded          only root on the node may set it, and there is no access to root
     ├── Unreachable             no answer: refused, dropped, or too late
     │   └── TlsUntrusted        an answer from a server whose identity is not proved
     ├── ApiError                Proxmox answered with a status of 400 or more
@@ -35,6 +38,7 @@
     │   └── ConfigChanged       500, the configuration was changed by somebody else meanwhile
     ├── TaskFailed              a task ended with something else than OK or WARNINGS
     ├── TaskTimeout             a task did not end before its deadline
+    ├── NodeShellFailed         the node can't be worked on by SSH, or a command of root's ended badly
     └── NotAsPlanned            after a step the guest is not as the step should have left it
 
 No error carries a secret: texts go through `mask`.
@@ -186,6 +190,18 @@ class DeletionNotConfirmed(Refusal):
     """A volume is freed only when the settings name it a second time."""
 
 
+class HostFolderForeign(Refusal):
+    """A folder of the node belongs to another user than the container's, and is not empty."""
+
+
+class HostFolderUnusable(Refusal):
+    """A path of the node is no folder, lies behind a symbolic link, or on a disk that is not mounted."""
+
+
+class RootNeeded(Refusal):
+    """What is wished for is left to root@pam (facts proxmox 2.2). The remedy has the commands to paste."""
+
+
 class Unreachable(ProxmoxError):
     """No usable answer: connection refused, dropped, or not in time."""
 
@@ -272,6 +288,10 @@ class TaskTimeout(ProxmoxError):
             f"it is still running on the node{tail}",
             "look at it in the node's task list; when it has ended, run the same command again",
         )
+
+
+class NodeShellFailed(ProxmoxError):
+    """The node can't be reached by SSH as root, is another one than declared, or a command there ended badly."""
 
 
 class NotAsPlanned(ProxmoxError):

@@ -59,7 +59,7 @@ class AttachmentState:
     pending: bool
 
 
-def _patiently(client: Proxmox, vmid: int, plan: Callable[[], T], report: Report) -> T:
+def patiently(client: Proxmox, vmid: int, plan: Callable[[], T], report: Report) -> T:
     """The plan; when the guest is locked, once more after the lock has gone: a backup ends by itself."""
     try:
         return plan()
@@ -91,7 +91,7 @@ def preview_volume(client: Proxmox, wish: VolumeWish) -> VolumePlan:
 def ensure_volume(client: Proxmox, wish: VolumeWish, report: Report = silent) -> VolumeState:
     """Have the volume as wished: adopted, allocated, mounted again or grown; protection on. Safe to repeat."""
     with client.guard(wish.vmid):
-        plan = _patiently(client, wish.vmid, lambda: preview_volume(client, wish), report)
+        plan = patiently(client, wish.vmid, lambda: preview_volume(client, wish), report)
         execute(client, plan.steps, report)
         pet = read_guest(client, wish.vmid)
         found = mount_of(pet, wish) if pet is not None else None
@@ -146,7 +146,7 @@ def remove_volume(client: Proxmox, vmid: int, volid: str, confirmed_volid: str |
     """Delete a volume with all its data. Refused unless it is named twice and nobody else names it."""
     with client.guard(vmid):
         plan = partial(preview_removal, client, vmid, volid, confirmed_volid)
-        execute(client, _patiently(client, vmid, plan, report), report)
+        execute(client, patiently(client, vmid, plan, report), report)
 
 
 # Attachments.
@@ -161,7 +161,7 @@ def preview_attach(client: Proxmox, wish: AttachWish) -> tuple[Step, ...]:
 def attach(client: Proxmox, wish: AttachWish, report: Report = silent) -> AttachmentState:
     """Have the volume attached and the power as wished. Safe to repeat."""
     with client.guard(wish.vmid):
-        execute(client, _patiently(client, wish.vmid, lambda: preview_attach(client, wish), report), report)
+        execute(client, patiently(client, wish.vmid, lambda: preview_attach(client, wish), report), report)
         state = read_attachment(client, wish.vmid, wish.slot)
         as_wished = (
             state is not None
@@ -197,14 +197,14 @@ def preview_detach(client: Proxmox, wish: DetachWish) -> tuple[Step, ...]:
 def detach(client: Proxmox, wish: DetachWish, report: Report = silent) -> None:
     """Have the volume detached and forgotten by the container; the volume stays. Safe to repeat."""
     with client.guard(wish.vmid):
-        execute(client, _patiently(client, wish.vmid, lambda: preview_detach(client, wish), report), report)
+        execute(client, patiently(client, wish.vmid, lambda: preview_detach(client, wish), report), report)
 
 
 def ensure_power(client: Proxmox, vmid: int, running: bool, timeout_s: int = 60, report: Report = silent) -> None:
     """Have the container started or stopped."""
     with client.guard(vmid):
         plan = partial(_preview_power, client, vmid, running, timeout_s)
-        execute(client, _patiently(client, vmid, plan, report), report)
+        execute(client, patiently(client, vmid, plan, report), report)
 
 
 def _preview_power(client: Proxmox, vmid: int, running: bool, timeout_s: int) -> tuple[Step, ...]:

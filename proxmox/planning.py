@@ -6,7 +6,7 @@ left is empty. No plan frees or formats a volume of another owner, and only `pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proxmox.errors import (
@@ -275,7 +275,7 @@ class VolumePlan:
 # Planners.
 
 
-def _usable(guest: GuestFacts | None, vmid: int, node: str | None = None) -> GuestFacts:
+def usable(guest: GuestFacts | None, vmid: int, node: str | None = None) -> GuestFacts:
     """The guest, when it is a container that can be worked on."""
     if guest is None:
         raise GuestMissing(
@@ -327,7 +327,7 @@ def plan_volume(
     volume: the facts of the volume that the wish names or, by `mount_of`, of the one that the pet has at its path.
     Protection is on at the end of every plan. Raises a Refusal.
     """
-    pet = _usable(pet, wish.vmid)
+    pet = usable(pet, wish.vmid)
     found = mount_of(pet, wish)
     if found is None and wish.volid is None:
         return _plan_allocation(pet, wish)
@@ -335,7 +335,7 @@ def plan_volume(
     known = _own_volume(volid, volume, wish)
     steps: list[Step] = []
     if found is None:
-        slot = _free_slot(pet)
+        slot = free_slot(pet)
         mount = MountPoint(volid, wish.path, {"backup": "1"})
         steps.append(_remount(pet, cluster, slot, mount, replaces=None))
     else:
@@ -363,7 +363,7 @@ def _protected(pet: GuestFacts, steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _plan_allocation(pet: GuestFacts, wish: VolumeWish) -> VolumePlan:
-    slot = _free_slot(pet)
+    slot = free_slot(pet)
     _refuse_path(pet, slot, wish.path)
     step = Allocate(pet.vmid, pet.node, slot, wish.storage, wish.size, wish.path)
     return VolumePlan((Unprotected(pet.vmid, pet.node, (step,)),), slot, None, None)
@@ -442,10 +442,12 @@ def _unused(reference: Reference) -> bool:
     return reference.key.startswith("unused")
 
 
-def _free_slot(guest: GuestFacts) -> str:
+def free_slot(guest: GuestFacts, besides: Iterable[str] = ()) -> str:
+    """The lowest mount point key that the container does not use, in effect or pending. Raises NoFreeSlot."""
+    taken = {*guest.config, *guest.pending, *besides}
     for number in range(MAX_SLOTS):
         slot = f"mp{number}"
-        if slot not in guest.config and slot not in guest.pending:
+        if slot not in taken:
             return slot
     raise NoFreeSlot(
         f"CT {guest.vmid} has no free mount point key", f"all {MAX_SLOTS} are used", "remove one, or use another guest"
@@ -503,7 +505,7 @@ def plan_attach(
     """
     slot_number(wish.slot)
     require_existing(wish.volid)
-    guest = _usable(guest, wish.vmid, wish.node)
+    guest = usable(guest, wish.vmid, wish.node)
     _refuse_owner(wish.volid, wish.owner)
     if volume is None:
         raise _missing(wish.volid)
@@ -621,7 +623,7 @@ def plan_detach(guest: GuestFacts | None, wish: DetachWish) -> tuple[Step, ...]:
     steps = _release(guest, wish.volid, wish.timeout_s, [wish.slot])
     if not steps:
         return ()
-    _usable(guest, wish.vmid)
+    usable(guest, wish.vmid)
     if wish.restart and any(isinstance(step, Shutdown) for step in steps):
         steps.append(Start(guest.vmid, guest.node))
     return tuple(steps)
@@ -642,7 +644,7 @@ def plan_power(
     """
     if guest is not None and guest.running is running:
         return ()
-    guest = _usable(guest, guest.vmid if guest is not None else vmid)
+    guest = usable(guest, guest.vmid if guest is not None else vmid)
     if not running:
         return (Shutdown(guest.vmid, guest.node, timeout_s),)
     for mount in guest.mounts().values() if cluster is not None else ():
@@ -681,7 +683,7 @@ def plan_volume_removal(
             "deleting it needs the settings to name it a second time",
             f"to keep it, leave it in the settings; to delete it with all data, confirm exactly {volid}",
         )
-    _usable(pet, vmid)
+    usable(pet, vmid)
     others = _one_writer(cluster, volid, vmid, vmid)
     blocking = [*others, *((pet, reference) for reference in references if reference.where.startswith("snapshot "))]
     if blocking:

@@ -1,0 +1,407 @@
+"""Folders of the node in a container, and `keyctl`: what only root@pam may set, and what has to be done for it.
+
+Proxmox grants bind mounts and every feature but nesting to root@pam alone, to no token (facts proxmox 1, 2.2). So these
+steps are commands for a root shell on the node: this program runs them where it has one, and prints them where it has
+none. Pure functions: facts and a wish in, steps, commands or a refusal out. Nothing here frees, empties or re-owns a
+folder that holds anything, and none of the steps removes one.
+"""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from proxmox.errors import HostFolderForeign, HostFolderUnusable, PathTaken, Refusal, RootNeeded
+from proxmox.facts import GuestFacts
+from proxmox.mountpoint import MountPoint, normal_path
+from proxmox.planning import Shutdown, Start, Step, free_slot, usable
+
+MAPPED_ROOT = 100_000
+"""The node's number of root in an unprivileged container (facts proxmox 8)."""
+MAPPED_IDS = 65_536
+STORAGES = PurePosixPath("/mnt/pve")
+"""Where Proxmox mounts storages that are folders, one below it for each."""
+
+
+# Wishes and facts.
+
+
+@dataclass(frozen=True)
+class HostMount:
+    """A folder of the node, `source`, at `path` in the container.
+
+    owner: the number, inside the container, of the user that the folder belongs to. Of one that is mounted read-only
+    the owner is the node's business.
+    """
+
+    source: str
+    path: str
+    owner: int = 0
+    read_only: bool = False
+
+    @property
+    def mount(self) -> MountPoint:
+        """The mount point as it shall be."""
+        return MountPoint(self.source, self.path, {"ro": "1"} if self.read_only else {})
+
+    @property
+    def host_owner(self) -> int:
+        """The owner's number on the node."""
+        return MAPPED_ROOT + self.owner
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A host mount as it is: what the slot says."""
+
+    slot: str
+    source: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class HostWish:
+    """The host mounts that a container shall have, all of this stack's, and whether it shall have keyctl.
+
+    recorded: what an earlier run has put there, which may be changed and removed; reserved: slots that are another
+    one's; timeout_s: for a shutdown.
+    """
+
+    vmid: int
+    node: str
+    mounts: tuple[HostMount, ...] = ()
+    keyctl: bool = False
+    recorded: tuple[Placed, ...] = ()
+    reserved: frozenset[str] = frozenset({"mp0"})
+    timeout_s: int = 60
+
+
+@dataclass(frozen=True)
+class FolderFacts:
+    """A path on the node. mode: as stat tells it, or None where there is nothing; empty: of a folder.
+
+    real: the path without symbolic links; mounted_at: where the file system is mounted that it lies on, or would.
+    """
+
+    path: str
+    real: str
+    mode: int | None = None
+    uid: int = 0
+    gid: int = 0
+    empty: bool = True
+    mounted_at: str = "/"
+
+
+# Steps.
+
+
+@dataclass(frozen=True)
+class MakeFolder(Step):
+    """Make a folder of the node, and those above it that are missing."""
+
+    path: str
+    mounted_at: str = "/"
+
+    @property
+    def command(self) -> str:
+        """What root runs."""
+        return f"mkdir -p -- {shlex.quote(self.path)}"
+
+    def describe(self) -> str:
+        """One line."""
+        place = "its root file system: is the disk mounted?" if self.mounted_at == "/" else f"disk {self.mounted_at}"
+        return f"node {self.node}: make the folder {self.path} (on {place})"
+
+
+@dataclass(frozen=True)
+class OwnFolder(Step):
+    """Give a folder, which is new or empty, to the container's user: the folder alone, nothing below it."""
+
+    path: str
+    owner: int
+
+    @property
+    def command(self) -> str:
+        """What root runs."""
+        return f"chown -h {self.owner}:{self.owner} -- {shlex.quote(self.path)}"
+
+    def describe(self) -> str:
+        """One line."""
+        return f"node {self.node}: give {self.path} to {self.owner} ({self.owner - MAPPED_ROOT} in CT {self.vmid})"
+
+
+@dataclass(frozen=True)
+class SetHost(Step):
+    """Set mounts and features of the stopped container, all in one command."""
+
+    wish: HostWish
+    change: HostChange
+
+    def describe(self) -> str:
+        """One line."""
+        return f"node {self.node}: {self.change.command(self.vmid)}"
+
+
+@dataclass(frozen=True)
+class HostChange:
+    """Options to set and keys to delete."""
+
+    options: Mapping[str, str]
+    delete: tuple[str, ...] = ()
+
+    def command(self, vmid: int, *, digest: str | None = None) -> str:
+        """What root runs."""
+        words = ["pct", "set", str(vmid)]
+        for key, value in sorted(self.options.items()):
+            words += [f"--{key}", value]
+        if self.delete:
+            words += ["--delete", ",".join(self.delete)]
+        if digest is not None:
+            words += ["--digest", digest]
+        return shlex.join(words)
+
+
+# Planners.
+
+
+def features_with(text: str, *, keyctl: bool) -> str:
+    """A `features` value with nesting and, or without, keyctl; the others stay as they are."""
+    found = dict(part.partition("=")[::2] for part in text.split(",") if part)
+    found.pop("keyctl", None)
+    found |= {"nesting": "1"} | ({"keyctl": "1"} if keyctl else {})
+    return ",".join(f"{key}={found[key]}" for key in sorted(found))
+
+
+def has_feature(text: str, name: str) -> bool:
+    """Whether a `features` value switches a feature on."""
+    return f"{name}=1" in text.split(",")
+
+
+def find_placed(guest: GuestFacts, mounts: Sequence[HostMount], recorded: Sequence[Placed]) -> dict[HostMount, Placed]:
+    """For each host mount the one that stands for it now: the same folder at the same path, else what was recorded.
+
+    A slot that was recorded counts as ours as long as it holds a folder of the node: somebody has changed it.
+    """
+    now = {
+        slot: Placed(slot, mount.volume, mount.path, _read_only(mount))
+        for slot, mount in guest.mounts().items()
+        if mount.volume.startswith("/")
+    }
+    found: dict[HostMount, Placed] = {}
+    for mount in mounts:
+        for placed in now.values():
+            if _same_place(placed, mount):
+                found[mount] = placed
+    taken = {placed.slot for placed in found.values()}
+    for alike in (_at_its_path, _of_its_source):
+        for mount in (mount for mount in mounts if mount not in found):
+            for old in recorded:
+                if alike(old, mount) and old.slot in now and old.slot not in taken:
+                    found[mount] = now[old.slot]
+                    taken.add(old.slot)
+                    break
+    return found
+
+
+def _at_its_path(old: Placed, mount: HostMount) -> bool:
+    return _same_path(old.path, mount.path)
+
+
+def _of_its_source(old: Placed, mount: HostMount) -> bool:
+    return _same_path(old.source, mount.source)
+
+
+def _same_path(one: str, other: str) -> bool:
+    return normal_path(one) == normal_path(other)
+
+
+def _same_place(placed: Placed, mount: HostMount) -> bool:
+    return _same_path(placed.source, mount.source) and _same_path(placed.path, mount.path)
+
+
+def _read_only(mount: MountPoint) -> bool:
+    return ("ro", "1") in mount.meaning()[2]
+
+
+def change_of(guest: GuestFacts, wish: HostWish) -> HostChange | None:
+    """What has to be set in the container's configuration; None when it is as wished. Raises PathTaken, NoFreeSlot.
+
+    Mount points that are not this stack's are left alone.
+    """
+    found = find_placed(guest, wish.mounts, wish.recorded)
+    options: dict[str, str] = {}
+    used = {placed.slot for placed in found.values()}
+    for mount in wish.mounts:
+        placed = found.get(mount)
+        slot = placed.slot if placed is not None else free_slot(guest, {*wish.reserved, *used})
+        used.add(slot)
+        current = guest.mounts().get(slot)
+        if current is None or slot in guest.pending or not current.same_mount(mount.mount):
+            options[slot] = mount.mount.property_string()
+    delete = tuple(
+        old.slot
+        for old in wish.recorded
+        if old.slot not in used and _holds(guest, old.slot, HostMount(old.source, old.path))
+    )
+    _refuse_paths(guest, wish, {*used, *delete})
+    features = guest.config.get("features", "")
+    wished = features_with(features, keyctl=wish.keyctl)
+    if "features" in guest.pending or set(features.split(",")) != set(wished.split(",")):
+        options["features"] = wished
+    return HostChange(options, delete) if options or delete else None
+
+
+def _holds(guest: GuestFacts, slot: str, mount: HostMount) -> bool:
+    current = guest.mounts().get(slot)
+    return current is not None and _same_place(Placed(slot, current.volume, current.path), mount)
+
+
+def _refuse_paths(guest: GuestFacts, wish: HostWish, ours: set[str]) -> None:
+    wanted = {normal_path(mount.path): mount for mount in wish.mounts}
+    for slot, current in guest.mounts().items():
+        if slot not in ours and normal_path(current.path) in wanted:
+            raise PathTaken(
+                f"CT {guest.vmid} has something else at {current.path}",
+                f"{slot} mounts {current.volume} there",
+                "choose another path in cattleHostMounts, or remove that mount point: "
+                f"pct set {guest.vmid} --delete {slot}",
+            )
+
+
+def _settled(guest: GuestFacts) -> GuestFacts:
+    """The container as it will be after a restart: what waits is applied by then (facts proxmox 3.2)."""
+    config = {key: value for key, value in guest.config.items() if key not in guest.pending}
+    config |= {key: value for key, value in guest.pending.items() if value is not None}
+    return replace(guest, config=config, pending={})
+
+
+def plan_host_mounts(guest: GuestFacts | None, folders: Mapping[str, FolderFacts], wish: HostWish) -> tuple[Step, ...]:
+    """Steps to the wish: folders first, then one `pct set` on the stopped container, which then runs as it did before.
+
+    A container that was just made is stopped, and stays so: whoever owns its power starts it. folders: by path; those
+    that are mounted already are judged as well. Raises a Refusal.
+    """
+    guest = usable(guest, wish.vmid, wish.node)
+    steps: list[Step] = []
+    for mount in wish.mounts:
+        steps.extend(plan_folder(folders[mount.source], mount, wish))
+    change = change_of(guest, wish)
+    if change is None:
+        return tuple(steps)
+    setting = SetHost(wish.vmid, wish.node, wish, change)
+    if guest.running is False:
+        return (*steps, setting)
+    return (*steps, Shutdown(wish.vmid, wish.node, wish.timeout_s), setting, Start(wish.vmid, wish.node))
+
+
+def plan_folder(facts: FolderFacts, mount: HostMount, wish: HostWish) -> tuple[Step, ...]:
+    """Make the folder, or give it to the container's user when it is empty.
+
+    Raises HostFolderForeign for one of another owner's that holds something, HostFolderUnusable for what can't be
+    mounted.
+    """
+    if not _same_path(facts.real, facts.path):
+        raise HostFolderUnusable(
+            f"{facts.path} on node {wish.node} is reached through a symbolic link",
+            "Proxmox follows none to a folder that it mounts",
+            f"write its real path in cattleHostMounts: {facts.real}",
+        )
+    if facts.mode is not None and not stat.S_ISDIR(facts.mode):
+        raise HostFolderUnusable(
+            f"{facts.path} on node {wish.node} is not a folder",
+            "only a folder can be mounted",
+            "choose another source in cattleHostMounts",
+        )
+    if facts.mode is None and mount.read_only:
+        raise HostFolderUnusable(
+            f"{facts.path} does not exist on node {wish.node}",
+            "a folder that is mounted read-only is not made: it would stay empty",
+            "correct the source in cattleHostMounts, or make the folder",
+        )
+    path = PurePosixPath(facts.path)
+    if path.is_relative_to(STORAGES) and STORAGES.is_relative_to(facts.mounted_at):
+        raise HostFolderUnusable(
+            f"{facts.path}: nothing is mounted at {STORAGES / path.parts[3]} on node {wish.node}",
+            f"{STORAGES} is where Proxmox mounts its storages; the data would land on the node's own disk, "
+            "and be hidden once the storage is back",
+            "see why it is not mounted: pvesm status; or choose another source in cattleHostMounts",
+        )
+    if mount.read_only:
+        return ()
+    own = OwnFolder(wish.vmid, wish.node, facts.path, mount.host_owner)
+    if facts.mode is None:
+        return (MakeFolder(wish.vmid, wish.node, facts.path, facts.mounted_at), own)
+    if facts.uid == mount.host_owner:
+        return ()
+    if facts.empty:
+        return (own,)
+    raise HostFolderForeign(
+        f"{facts.path} on node {wish.node} belongs to {_named(facts.uid)} and is not empty",
+        f"it was to belong to {_named(mount.host_owner)}; what is in it is somebody's, and is not given away silently",
+        f"if it is meant for this container: {own.command} (the folder alone){_declare(facts.uid)}; "
+        "if not, choose another source in cattleHostMounts",
+    )
+
+
+def _named(uid: int) -> str:
+    inside = uid - MAPPED_ROOT
+    return f"{uid} ({inside} in a container)" if 0 <= inside < MAPPED_IDS else f"{uid} (a user of the node)"
+
+
+def _declare(uid: int) -> str:
+    inside = uid - MAPPED_ROOT
+    return f", or declare its owner: {inside}" if 0 <= inside < MAPPED_IDS else ""
+
+
+def commands_to_paste(guest: GuestFacts | None, wish: HostWish) -> tuple[str, ...]:
+    """What root has to run on the node, in order, where this program has no root shell; nothing when it is all done.
+
+    None for a container that is yet to be made: then it is stopped. Raises the Refusals of `change_of`.
+    """
+    guest = guest if guest is not None else GuestFacts(wish.vmid, wish.node, config={"features": "nesting=1"})
+    running = guest.running is not False
+    change = change_of(_settled(guest) if running else guest, wish)
+    commands: list[str] = []
+    if change is not None:
+        texts = set(change.options.values())
+        new = [mount for mount in wish.mounts if not mount.read_only and mount.mount.property_string() in texts]
+        for mount in new:
+            commands.append(MakeFolder(wish.vmid, wish.node, mount.source).command)
+            commands.append(OwnFolder(wish.vmid, wish.node, mount.source, mount.host_owner).command)
+        commands.append(change.command(wish.vmid))
+    if running and (change is not None or change_of(guest, wish) is not None):
+        commands.append(f"pct reboot {wish.vmid}")
+    return tuple(commands)
+
+
+def root_needed(wish: HostWish, commands: Sequence[str]) -> RootNeeded:
+    """The refusal that tells the commands."""
+    return RootNeeded(
+        f"CT {wish.vmid} needs what only root on node {wish.node} may set, and there is no access to it",
+        "Proxmox grants bind mounts and keyctl to root@pam alone, to no token",
+        paste_remedy(wish.node, commands),
+    )
+
+
+def paste_remedy(node: str, commands: Sequence[str]) -> str:
+    """The commands, one a line, and what comes after them."""
+    lines = "".join(f"\n         {command}" for command in commands)
+    return (
+        f"paste this on node {node} as root, then run pulumi up again:{lines}\n"
+        "       or let this program do it: set nodeSshHostKey"
+    )
+
+
+def folder_refusals(folders: Mapping[str, FolderFacts], wish: HostWish) -> list[Refusal]:
+    """Everything that speaks against the folders, all at once."""
+    refusals: list[Refusal] = []
+    for mount in wish.mounts:
+        try:
+            plan_folder(folders[mount.source], mount, wish)
+        except Refusal as refusal:
+            refusals.append(refusal)
+    return refusals

@@ -1,0 +1,257 @@
+"""Root's shell on the node: reading folders, doing the steps that only root may do, and proving the mounts from inside.
+
+Whoever calls brings the shell (`HostShell`), so nothing here knows how it was opened. Each command is one program with
+plain arguments, and its output is read by number, never by words that a locale would translate.
+"""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from proxmox.client import Proxmox
+from proxmox.errors import NodeShellFailed, NotAsPlanned
+from proxmox.execution import ATTEMPTS, Report, execute, silent
+from proxmox.facts import GuestFacts, read_guest
+from proxmox.hostmounts import (
+    FolderFacts,
+    HostMount,
+    HostWish,
+    MakeFolder,
+    OwnFolder,
+    Placed,
+    SetHost,
+    change_of,
+    commands_to_paste,
+    find_placed,
+    has_feature,
+    plan_host_mounts,
+    root_needed,
+)
+from proxmox.operations import patiently
+from proxmox.planning import RemoveMount, Shutdown, Start, Step, usable
+
+COMMAND_SECONDS = 60.0
+CHANGED_MEANWHILE = "detected modified configuration"
+
+# As the folder's user: make a file, and take it away again. $1 is the path in the container.
+_WRITE = 'set -e; findmnt --mountpoint "$1" >/dev/null; file=$(mktemp -p "$1" .write-test-XXXXXXXX); rm -- "$file"'
+_READ = 'set -e; findmnt --mountpoint "$1" >/dev/null; ls -A -- "$1" >/dev/null'
+
+
+class Answer(Protocol):
+    """What a command left."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+class HostShell(Protocol):
+    """A root shell on the node. `run` raises NodeShellFailed when the connection breaks."""
+
+    def run(self, command: str, *, timeout_s: float = COMMAND_SECONDS) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class HostState:
+    """What a container has of a wish. pending: whether a change of it waits for a restart."""
+
+    placed: Mapping[HostMount, Placed]
+    nesting: bool
+    keyctl: bool
+    pending: bool
+
+
+def _output(shell: HostShell, command: str) -> str:
+    """The output of a command that has to succeed."""
+    answer = shell.run(command)
+    if answer.status != 0:
+        raise _failed(command, answer)
+    return answer.stdout.decode("utf-8", "replace").rstrip("\n")
+
+
+def _failed(command: str, answer: Answer, node: str = "") -> NodeShellFailed:
+    told = " ".join((answer.stderr or answer.stdout).decode("utf-8", "replace").split())
+    return NodeShellFailed(
+        f"a command on the node{f' {node}' if node else ''} ended with status {answer.status}: {command}",
+        told,
+        "see what the node says to it, then run again: every step begins with what is there",
+    )
+
+
+def require_node(shell: HostShell, node: str) -> None:
+    """NodeShellFailed unless this is root's shell on that node: folders made on another one would be no use."""
+    name = _output(shell, "hostname").partition(".")[0]
+    if name != node:
+        raise NodeShellFailed(
+            f"the SSH server of nodeSshHost is node {name}, not {node}",
+            "pct works on the guests of its own node only, and their folders lie there",
+            f"set nodeSshHost to the address of {node}, and nodeSshHostKey to its key",
+        )
+    uid = _output(shell, "id -u")
+    if uid != "0":
+        raise NodeShellFailed(
+            f"the user of nodeSshUser has number {uid} on node {node}",
+            "only root may set bind mounts and keyctl",
+            "set nodeSshUser to root",
+        )
+
+
+def read_folder(shell: HostShell, path: str) -> FolderFacts:
+    """What is at a path on the node."""
+    quoted = shlex.quote(path)
+    real = _output(shell, f"realpath -m -- {quoted}")
+    place = PurePosixPath(path)
+    found = _stat(shell, place)
+    if found is None:
+        # The file system that it would be made on is that of the nearest folder above it.
+        above = next(filter(None, (_stat(shell, parent) for parent in place.parents)), None)
+        return FolderFacts(path, real, mounted_at=above[-1] if above is not None else "/")
+    mode, uid, gid, mounted_at = found
+    listed = stat.S_ISDIR(int(mode, 16)) and _output(shell, f"find {quoted} -mindepth 1 -maxdepth 1 -print -quit")
+    return FolderFacts(path, real, int(mode, 16), int(uid), int(gid), not listed, mounted_at)
+
+
+def _stat(shell: HostShell, path: PurePosixPath) -> tuple[str, str, str, str] | None:
+    """Mode in hexadecimal digits, owner, group, mount point; None when there is nothing."""
+    answer = shell.run(f"stat -c '%f %u %g %m' -- {shlex.quote(str(path))}")
+    if answer.status != 0:
+        return None
+    mode, uid, gid, mounted_at = answer.stdout.decode("utf-8", "replace").rstrip("\n").split(" ", 3)
+    return mode, uid, gid, mounted_at
+
+
+def read_folders(shell: HostShell, wish: HostWish) -> dict[str, FolderFacts]:
+    """The folders of all mounts, by path."""
+    return {mount.source: read_folder(shell, mount.source) for mount in wish.mounts}
+
+
+def state_of(guest: GuestFacts, wish: HostWish) -> HostState:
+    """What the container has of the wish."""
+    placed = find_placed(guest, wish.mounts, wish.recorded)
+    features = guest.config.get("features", "")
+    waits = {*(found.slot for found in placed.values()), "features"} & set(guest.pending)
+    return HostState(placed, has_feature(features, "nesting"), has_feature(features, "keyctl"), bool(waits))
+
+
+def read_host_mounts(client: Proxmox, wish: HostWish) -> HostState | None:
+    """What the container has of the wish, as the API tells it; None when it is gone."""
+    guest = read_guest(client, wish.vmid)
+    return None if guest is None else state_of(guest, wish)
+
+
+def preview_host_mounts(client: Proxmox, shell: HostShell | None, wish: HostWish) -> tuple[str, ...]:
+    """What `ensure_host_mounts` would do, a line each. Reads only; raises the same Refusals."""
+    guest = read_guest(client, wish.vmid)
+    if shell is None:
+        return commands_to_paste(guest, wish)
+    require_node(shell, wish.node)
+    return tuple(step.describe() for step in plan_host_mounts(guest, read_folders(shell, wish), wish))
+
+
+def ensure_host_mounts(client: Proxmox, shell: HostShell | None, wish: HostWish, report: Report = silent) -> HostState:
+    """Have folders, mounts and features as wished; a container that runs is restarted once. Safe to repeat.
+
+    Without a shell nothing is done: RootNeeded tells the commands, unless somebody has run them already.
+    """
+    with client.guard(wish.vmid):
+        if shell is None:
+            commands = commands_to_paste(read_guest(client, wish.vmid), wish)
+            if commands:
+                raise root_needed(wish, commands)
+        else:
+            require_node(shell, wish.node)
+            folders = read_folders(shell, wish)
+            steps = patiently(
+                client, wish.vmid, lambda: plan_host_mounts(read_guest(client, wish.vmid), folders, wish), report
+            )
+            for step in steps:
+                _do(client, shell, step, report)
+        guest = read_guest(client, wish.vmid)
+        if guest is None or change_of(guest, wish) is not None:
+            raise NotAsPlanned(
+                f"CT {wish.vmid} does not have the host mounts and features as wished after the run",
+                f"found: {dict(guest.config) if guest is not None else 'no such guest'}",
+                f"somebody else works on this guest: see pct config {wish.vmid}, then run again",
+            )
+        return state_of(guest, wish)
+
+
+def _do(client: Proxmox, shell: HostShell, step: Step, report: Report) -> None:
+    if isinstance(step, MakeFolder | OwnFolder):
+        report(step.describe())
+        _output(shell, step.command)
+    elif isinstance(step, SetHost):
+        report(step.describe())
+        _set_host(client, shell, step)
+    else:
+        execute(client, (step,), report)
+
+
+def _set_host(client: Proxmox, shell: HostShell, step: SetHost) -> None:
+    """Set what is still to be set, by the digest of what was read: nobody's change in between is overwritten."""
+    for attempt in range(ATTEMPTS):
+        guest = read_guest(client, step.vmid)
+        change = change_of(guest, step.wish) if guest is not None else None
+        if guest is None or change is None:
+            return
+        command = change.command(step.vmid, digest=guest.digest)
+        answer = shell.run(command)
+        if answer.status == 0:
+            return
+        if CHANGED_MEANWHILE not in answer.stderr.decode("utf-8", "replace") or attempt == ATTEMPTS - 1:
+            raise _failed(command, answer, step.node)
+
+
+def prove_host_mounts(shell: HostShell, wish: HostWish, report: Report = silent) -> None:
+    """Write to each folder from inside the running container, as the user that it belongs to; read one that is ro.
+
+    Raises NotAsPlanned.
+    """
+    require_node(shell, wish.node)
+    for mount in wish.mounts:
+        script = _READ if mount.read_only else _WRITE
+        user = ["setpriv", "--reuid", str(mount.owner), "--regid", str(mount.owner), "--clear-groups"]
+        argv = ["pct", "exec", str(wish.vmid), "--", *user, "sh", "-c", script, "sh", mount.path]
+        answer = shell.run(shlex.join(argv))
+        if answer.status != 0:
+            told = " ".join((answer.stderr or answer.stdout).decode("utf-8", "replace").split())
+            raise NotAsPlanned(
+                f"user {mount.owner} of CT {wish.vmid} can't {'read' if mount.read_only else 'write to'} {mount.path}",
+                f"{mount.source} is mounted there; the container says: {told}",
+                f"see on node {wish.node}: ls -ldn {mount.source} (expected owner {mount.host_owner}); "
+                f"pct exec {wish.vmid} -- findmnt {mount.path}",
+            )
+        report(f"CT {wish.vmid}: {mount.path} is {'readable' if mount.read_only else 'writable'} from inside")
+
+
+def remove_host_mounts(client: Proxmox, wish: HostWish, recorded: Sequence[Placed], report: Report = silent) -> None:
+    """Take this stack's host mounts out of the container, by the API alone; the folders stay as they are.
+
+    `delete=mpN` is no privilege of root's (facts proxmox 3). A container that runs is restarted, for Proxmox takes a
+    mount point away only while it is stopped (facts proxmox 3.2).
+    """
+    with client.guard(wish.vmid):
+        guest = read_guest(client, wish.vmid)
+        if guest is None:
+            return
+        gone = HostWish(wish.vmid, guest.node, (), recorded=tuple(recorded), reserved=wish.reserved)
+        change = change_of(guest, gone)
+        slots = change.delete if change is not None else ()
+        if not slots:
+            return
+        patiently(client, wish.vmid, lambda: usable(read_guest(client, wish.vmid), wish.vmid), report)
+        mounts = guest.mounts()
+        steps: list[Step] = [RemoveMount(wish.vmid, guest.node, slot, mounts[slot].volume) for slot in slots]
+        if guest.running is not False:
+            shutdown = Shutdown(wish.vmid, guest.node, wish.timeout_s)
+            steps = [shutdown, *steps, Start(wish.vmid, guest.node)]
+        execute(client, steps, report)
