@@ -33,7 +33,11 @@ def baseline_inputs(cattle: CattleSettings, agent: AgentSettings) -> BaselineInp
     # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
     edits = agent.mode == DOCKER and bool(agent.fallback_models or READ_FROM_HOME & agent.declared_config.keys())
     editor = ("python3-ruamel.yaml",) if edits else ()
-    return BaselineInputs(home=cattle.mount_path, extra_packages=(*agent.extra_packages, *editor))
+    return BaselineInputs(
+        home=cattle.mount_path,
+        home_on_root=cattle.home_on_root,
+        extra_packages=(*agent.extra_packages, *editor),
+    )
 
 
 def agent_inputs(agent: AgentSettings) -> AgentInputs:
@@ -55,6 +59,8 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
 
     return ConfigureInputs(
         home=cattle.mount_path,
+        home_on_root=cattle.home_on_root,
+        writable=tuple(mount.path for mount in cattle.lent if not mount.read_only),
         agent_directory=directory,
         model=ModelEndpoint(
             provider=agent.model_provider,
@@ -162,7 +168,7 @@ class HermesAgent(pulumi.ComponentResource):
         def wanted(directory: str | None) -> ConfigureInputs:
             if docker is None:
                 return configure_inputs(cattle, agent, directory)
-            return in_docker(configure_inputs(cattle, agent), docker)
+            return in_docker(configure_inputs(cattle, agent), docker, cattle.lent)
 
         wish = wanted(None)
         for text in warnings_of(agent, wish):

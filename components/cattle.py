@@ -17,13 +17,20 @@ from components.attachment import VolumeAttachment
 from components.claim import Claim
 from components.container import ContainerWish, Network, container, proxmox_provider
 from components.docker import DockerSettings
+from components.host_mounts import HostMounts, HostMountsProof
+from components.power import Power
 from components.settings import AgentSettings, CattleSettings, Settings
 
 PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest itself can be thrown away."
+PURPOSE_ON_ROOT = "Runs Hermes Agent. Its data is on its own root file system, and goes with this guest."
 
 
 class Cattle(pulumi.ComponentResource):
-    """Container, attachment and, unless ``agent`` is None, SSH access and the agent. ``exports``: the outputs."""
+    """Container, host mounts, attachment and, unless ``agent`` is None, SSH access and the agent.
+
+    ``owner`` and ``volume`` None: the home is on the root file system, and the power a resource of its own.
+    ``exports``: the outputs.
+    """
 
     exports: dict[str, pulumi.Input[Any]]
 
@@ -34,8 +41,8 @@ class Cattle(pulumi.ComponentResource):
         cattle: CattleSettings,
         agent: AgentSettings | None,
         *,
-        owner: int,
-        volume: dict[str, Any],
+        owner: int | None,
+        volume: dict[str, Any] | None,
         ssh_public_keys: list[str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -48,7 +55,7 @@ class Cattle(pulumi.ComponentResource):
                 vmid=cattle.vmid,
                 node=connection.node,
                 hostname=cattle.hostname,
-                purpose=PURPOSE,
+                purpose=PURPOSE_ON_ROOT if cattle.home_on_root else PURPOSE,
                 template=settings.template,
                 storage=cattle.storage,
                 cores=cattle.cores,
@@ -68,33 +75,92 @@ class Cattle(pulumi.ComponentResource):
             ),
             claim,
             connection=connection,
+            # Set by HostMounts where they are more than nesting: the plugin would send them all, and be refused
+            # (facts proxmox 15).
+            also_ignore=["features"],
             opts=pulumi.ResourceOptions(parent=self, provider=proxmox_provider(connection, dict(os.environ))),
         )
-        attachment = VolumeAttachment(
-            f"{name}-volume",
-            guest=guest.id,
-            claim=claim.claim,
-            vmid=cattle.vmid,
-            node=connection.node,
-            volid=volume["volid"],
-            owner=owner,
-            path=cattle.mount_path,
-            take_over=cattle.take_over,
-            opts=pulumi.ResourceOptions(parent=self, replace_with=[guest], delete_before_replace=True),
+        host = self._host_mounts(name, settings=settings, cattle=cattle, guest=guest, claim=claim)
+        opts = pulumi.ResourceOptions(
+            parent=self, depends_on=[host] if host else None, replace_with=[guest], delete_before_replace=True
         )
+        started: VolumeAttachment | Power
+        attached: pulumi.Input[float] = 0.0
+        if volume is None or owner is None:
+            started = Power(
+                f"{name}-power",
+                guest=guest.id,
+                vmid=cattle.vmid,
+                running=True,
+                claim=claim.claim,
+                stop_in_the_end=True,
+                opts=opts,
+            )
+        else:
+            started = VolumeAttachment(
+                f"{name}-volume",
+                guest=guest.id,
+                claim=claim.claim,
+                vmid=cattle.vmid,
+                node=connection.node,
+                volid=volume["volid"],
+                owner=owner,
+                path=cattle.mount_path,
+                take_over=cattle.take_over,
+                opts=opts,
+            )
+            attached = started.seconds
+        ready: list[pulumi.Resource] = [started]
+        if host is not None and settings.node_ssh is not None and cattle.host_mounts:
+            proof = HostMountsProof(
+                f"{name}-host-mounts-proof",
+                guest=guest.id,
+                vmid=cattle.vmid,
+                node=connection.node,
+                mounts=[mount.wish for mount in cattle.host_mounts],
+                ssh=settings.node_ssh,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[started, host], replace_with=[guest]),
+            )
+            ready.append(proof)
         self.exports = {
             "vmid": cattle.vmid,
             "node": connection.node,
             "hostname": cattle.hostname,
-            "volume": attachment.volid,
+            "volume": started.volid if isinstance(started, VolumeAttachment) else "",
             "agentMode": "none" if agent is None else agent.mode,
-            "seconds": {"attach": attachment.seconds},
+            "seconds": {"attach": attached},
         }
+        if cattle.host_mounts:
+            self.exports["hostMounts"] = {mount.path: mount.source for mount in cattle.host_mounts}
         if agent is not None:
             self.exports |= self._agent(
-                name, settings=settings, cattle=cattle, agent=agent, guest=guest, attachment=attachment
+                name, settings=settings, cattle=cattle, agent=agent, guest=guest, ready=ready, attached=attached
             )
         self.register_outputs(self.exports)
+
+    def _host_mounts(
+        self,
+        name: str,
+        *,
+        settings: Settings,
+        cattle: CattleSettings,
+        guest: proxmoxve.ContainerLegacy,
+        claim: Claim,
+    ) -> HostMounts | None:
+        """What root has to set, before the first start; None when there is nothing of it."""
+        if not cattle.host_mounts and not settings.keyctl:
+            return None
+        return HostMounts(
+            f"{name}-host-mounts",
+            guest=guest.id,
+            claim=claim.claim,
+            vmid=cattle.vmid,
+            node=settings.connection.node,
+            mounts=[mount.wish for mount in cattle.host_mounts],
+            keyctl=settings.keyctl,
+            ssh=settings.node_ssh,
+            opts=pulumi.ResourceOptions(parent=self, replace_with=[guest], delete_before_replace=True),
+        )
 
     def _agent(
         self,
@@ -104,7 +170,8 @@ class Cattle(pulumi.ComponentResource):
         cattle: CattleSettings,
         agent: AgentSettings,
         guest: proxmoxve.ContainerLegacy,
-        attachment: VolumeAttachment,
+        ready: list[pulumi.Resource],
+        attached: pulumi.Input[float],
     ) -> dict[str, pulumi.Input[Any]]:
         """SSH access and the agent's phases; answers the outputs that they add."""
         access = Access(
@@ -116,7 +183,7 @@ class Cattle(pulumi.ComponentResource):
             private_key_file=str(settings.ssh_private_key_file),
             # A new network card is a new container, and brings a new host key.
             incarnation=guest.network_interfaces.apply(_card_address),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[attachment], replace_with=[guest]),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=ready, replace_with=[guest]),
         )
         hermes = HermesAgent(
             f"{name}-agent",
@@ -138,7 +205,7 @@ class Cattle(pulumi.ComponentResource):
             "dashboard": _dashboard_url(agent, settings.docker, access.address),
             "api": f"http://127.0.0.1:{agent.api_port}/v1",
             "agentVersion": hermes.version,
-            "seconds": {"attach": attachment.seconds, "ssh": access.seconds, **hermes.seconds},
+            "seconds": {"attach": attached, "ssh": access.seconds, **hermes.seconds},
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from provisioning.models import (
 from proxmox.errors import Fault
 
 if TYPE_CHECKING:
+    from components.host_settings import HostMountSettings
     from components.settings import AgentSettings  # which reads this module's settings
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - inside the container; the published ports say who gets there
@@ -139,17 +141,37 @@ def docker_faults(agent: AgentSettings) -> list[Fault]:
     return faults
 
 
+def _volume(mount: HostMountSettings) -> Volume:
+    return Volume.parse(f"{mount.path}:{mount.path}{':ro' if mount.read_only else ''}")
+
+
+def unmountable(host_mounts: Sequence[HostMountSettings]) -> Sequence[Fault]:
+    """Host mounts at paths that are the image's own."""
+    faults = []
+    for mount in host_mounts:
+        try:
+            _volume(mount)
+        except ValueError as error:
+            faults.append(Fault("cattleHostMounts", mount.path, str(error), "choose another path"))
+    return faults
+
+
 def docker_inputs(agent: AgentSettings, docker: DockerSettings) -> DockerInputs:
     return DockerInputs(
         image=docker.image, version=agent.version, insecure_registries=tuple(docker.insecure_registries)
     )
 
 
-def in_docker(configure: ConfigureInputs, docker: DockerSettings) -> ConfigureInputs:
-    """The same configuration, carried out in a container."""
+def in_docker(
+    configure: ConfigureInputs, docker: DockerSettings, host_mounts: Sequence[HostMountSettings] = ()
+) -> ConfigureInputs:
+    """The same configuration, carried out in a container, which has the host mounts where the guest has them."""
+    own = tuple(Volume.parse(text) for text in docker.extra_volumes)
+    lent = map(_volume, host_mounts)
+    taken = {volume.target for volume in own}
     container = ContainerInputs(
         image=docker.image,
-        volumes=tuple(Volume.parse(text) for text in docker.extra_volumes),
+        volumes=(*own, *(volume for volume in lent if volume.target not in taken)),
         options=docker.extra_options,
         published_ip=docker.published_bind_ip,
     )

@@ -1,4 +1,7 @@
-"""The pet's power. A cattle's power is the attachment's (components/attachment.py)."""
+"""The power of a guest without a borrowed volume: the pet, or a cattle whose home is on its root file system.
+
+Any other cattle's power is its attachment's (components/attachment.py).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Updat
 from components.dynamic import GONE, Props, Provider, changed, diff_of, say
 from proxmox.facts import read_guest
 from proxmox.operations import ensure_power
+from proxmox.vmid import prove_still_ours
 
 
 class _PowerProvider(Provider):
     def _ensure(self, props: Props) -> Props:
         with self.proxmox() as client:
             ensure_power(client, int(props["vmid"]), bool(props["running"]), report=say)
-        return {"vmid": props["vmid"], "running": props["running"], "guest": props.get("guest")}
+        kept = ("vmid", "running", "guest", "claim", "stop_in_the_end")
+        return {key: props.get(key) for key in kept}
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
         return diff_of(changed(olds, news, "running"), changed(olds, news, "vmid"))
@@ -24,6 +29,16 @@ class _PowerProvider(Provider):
 
     def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
         return UpdateResult(outs=self._ensure(news))
+
+    def delete(self, _id: str, props: Props) -> None:
+        """Whoever else changes the guest on its way down, host mounts for one, then finds it stopped."""
+        if not props.get("stop_in_the_end"):
+            return
+        with self.proxmox() as client:
+            vmid = int(props["vmid"])
+            prove_still_ours(client, vmid, props.get("claim"))
+            if read_guest(client, vmid) is not None:
+                ensure_power(client, vmid, running=False, report=say)
 
     def read(self, id_: str, props: Props) -> ReadResult:
         with self.proxmox() as client:
@@ -36,7 +51,7 @@ class _PowerProvider(Provider):
 
 
 class Power(Resource, module="proxmox", name="Power"):
-    """Whether a guest runs."""
+    """Whether a guest runs. ``stop_in_the_end``: it is stopped when the resource is deleted; ``claim`` guards that."""
 
     def __init__(
         self,
@@ -45,6 +60,15 @@ class Power(Resource, module="proxmox", name="Power"):
         guest: pulumi.Input[str],
         vmid: int,
         running: bool,
+        claim: pulumi.Input[str] | None = None,
+        stop_in_the_end: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__(_PowerProvider(), resource_name, {"guest": guest, "vmid": vmid, "running": running}, opts)
+        props = {
+            "guest": guest,
+            "vmid": vmid,
+            "running": running,
+            "claim": claim,
+            "stop_in_the_end": stop_in_the_end,
+        }
+        super().__init__(_PowerProvider(), resource_name, props, opts)

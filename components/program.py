@@ -86,14 +86,18 @@ def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
 
 def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
-    from components.surroundings import cattle_check, cattle_faults, public_keys  # noqa: PLC0415
+    from components.surroundings import cattle_check, cattle_faults, home_faults, public_keys, warnings_of  # noqa: PLC0415
 
-    pet = pet_outputs(settings)
-    volume = _volume_of(pet, settings, wish)
+    owner, volume = None, None
+    if wish.volume:
+        pet = pet_outputs(settings)
+        owner, volume = int(pet["vmid"]), _volume_of(pet, settings, wish)
     keys = public_keys(settings)
-    owner = int(pet["vmid"])
-    check = cattle_check(settings, wish, read_own_state(), owner=owner, volid=volume["volid"])
-    _refuse(settings, cattle_faults(settings, check))
+    state = read_own_state()
+    check = cattle_check(settings, wish, state, owner=owner, volid=volume["volid"] if volume else None)
+    _refuse(settings, [*home_faults(wish, state), *cattle_faults(settings, check)])
+    for warning in warnings_of(check, wish, state):
+        pulumi.log.warn(warning)
     cattle = Cattle("cattle", settings, wish, settings.agent, owner=owner, volume=volume, ssh_public_keys=keys)
     return cattle.exports
 

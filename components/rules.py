@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
@@ -26,6 +27,16 @@ def matches(pattern: str, rule: str, remedy: str) -> Callable[[str], str]:
         return value
 
     return check
+
+
+def absolute_path(value: str) -> str:
+    """A validator: a path in a guest or on a node, in its plain form."""
+    path = PurePosixPath(value)
+    if not path.is_absolute() or ".." in path.parts or "," in value or str(path) != value or value == "/":
+        raise refuse(
+            "must be an absolute path below /, without .., a comma or a slash at its end", "write it like /mnt/hermes"
+        )
+    return value
 
 
 def list_from_json(value: object) -> object:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -29,8 +29,10 @@ from pydantic import (
 
 from components import declaration
 from components.declaration import AgentDeclaration
-from components.docker import DockerSettings, docker_faults
-from components.rules import SettingsModel, keys_with, list_from_json, matches, refuse
+from components.docker import DockerSettings, docker_faults, unmountable
+from components.host_settings import HostMountSettings, NodeSshSettings, mounts_differ, unpinned
+from components.node_shell import NodeSsh
+from components.rules import SettingsModel, absolute_path, keys_with, list_from_json, matches, refuse
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 
@@ -47,15 +49,6 @@ class Role(StrEnum):
 
 
 # --- the rules, one a type ----------------------------------------------------------------------
-
-
-def _absolute_path(value: str) -> str:
-    path = PurePosixPath(value)
-    if not path.is_absolute() or ".." in path.parts or "," in value or str(path) != value or value == "/":
-        raise refuse(
-            "must be an absolute path below /, without .., a comma or a slash at its end", "write it like /mnt/hermes"
-        )
-    return value
 
 
 def _address(value: str) -> str:
@@ -153,7 +146,7 @@ Template = Annotated[
         )
     ),
 ]
-AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
+AbsolutePath = Annotated[str, AfterValidator(absolute_path)]
 Tags = Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_tags)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Filled = Annotated[str, Field(min_length=1)]
@@ -228,9 +221,30 @@ class CattleSettings(SettingsModel):
     tags: Tags
     start_on_boot: bool
     ssh_keys: Annotated[list[Annotated[str, AfterValidator(_public_key)]], BeforeValidator(list_from_json)]
-    volume: VolumeName
+    volume: Annotated[
+        str,
+        AfterValidator(
+            matches(
+                r"([a-z][a-z0-9-]{0,38}[a-z0-9])?",
+                "2 to 40 lower-case letters, digits and hyphens, or empty",
+                "name one of the pet's volumes",
+            )
+        ),
+    ]
     mount_path: AbsolutePath
     take_over: Volid | Literal[""]
+    host_mounts: Annotated[list[HostMountSettings], BeforeValidator(list_from_json)]
+    keyctl: bool
+
+    @property
+    def home_on_root(self) -> bool:
+        """Whether the home lies on the container's own root file system, and goes with it."""
+        return not self.volume and all(mount.path != self.mount_path for mount in self.host_mounts)
+
+    @property
+    def lent(self) -> list[HostMountSettings]:
+        """The host mounts beside the home."""
+        return [mount for mount in self.host_mounts if mount.path != self.mount_path]
 
     @property
     def static_ip(self) -> str | None:
@@ -238,6 +252,11 @@ class CattleSettings(SettingsModel):
         return None if self.address == "dhcp" else self.address.split("/")[0]
 
     # What depends on another field looks at those that were found right before it: so a fault elsewhere hides nothing.
+
+    @field_validator("host_mounts")
+    @classmethod
+    def _host_mounts_differ(cls, mounts: list[HostMountSettings], info: ValidationInfo) -> list[HostMountSettings]:
+        return mounts_differ(mounts, volume_at=info.data.get("mount_path") if info.data.get("volume") else None)
 
     @field_validator("gateway")
     @classmethod
@@ -373,6 +392,14 @@ class Settings:
     cattle: CattleSettings | None = None
     agent: AgentSettings | None = None
     docker: DockerSettings | None = None
+    node_ssh: NodeSsh | None = None
+    """The way to root on the node, for what no token may set; None: there is none."""
+
+    @property
+    def keyctl(self) -> bool:
+        """Whether the cattle has keyctl; with Docker always (field reports H2)."""
+        asked = self.cattle is not None and self.cattle.keyctl
+        return asked or (self.agent is not None and self.agent.mode == DOCKER)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -444,10 +471,13 @@ def load(
     shared = read(StackSettings)
     pet = read(PetSettings) if role is Role.PET else None
     cattle = read(CattleSettings) if role is Role.CATTLE else None
+    node_ssh = read(NodeSshSettings) if role is Role.CATTLE else None
+    faults += unpinned(config) if role is Role.CATTLE else ()
     agent = read(AgentSettings) if role is Role.CATTLE and config.get("agentMode") != NO_AGENT else None
     docker = read(DockerSettings) if role is Role.CATTLE and config.get("agentMode") == DOCKER else None
     if agent and agent.mode == DOCKER:
         faults += docker_faults(agent)
+        faults += unmountable(cattle.lent) if cattle else ()
     if agent and cattle and cattle.mount_path != f"/home/{AGENT_USER}":
         faults.append(
             Fault(
@@ -459,18 +489,19 @@ def load(
         )
     if faults or role is None or shared is None or connection is None:
         raise Faults(faults, what=f"The settings of stack {stack} can't be used")
-    key_file = environment.get("HERMES_SSH_KEY_FILE") or shared.ssh_private_key_file
+    key_file = Path(environment.get("HERMES_SSH_KEY_FILE") or shared.ssh_private_key_file).expanduser()
     return Settings(
         stack=stack,
         role=role,
         connection=connection,
         template=shared.template,
-        ssh_private_key_file=Path(key_file).expanduser(),
+        ssh_private_key_file=key_file,
         pet_stack=shared.pet_stack,
         pet=pet,
         cattle=cattle,
         agent=agent,
         docker=docker,
+        node_ssh=node_ssh.target(endpoint=connection.endpoint, key_file=key_file) if node_ssh else None,
     )
 
 

@@ -12,6 +12,11 @@ import tenacity
 READ_SECONDS = 10.0
 _CLAIM_TYPE = "pulumi-python:dynamic/proxmox:Claim"
 _VOLUME_TYPE = "pulumi-python:dynamic/proxmox:Volume"
+_HOME_TYPES = {
+    "pulumi-python:dynamic/proxmox:VolumeAttachment": "volume",
+    "pulumi-python:dynamic/proxmox:Power": "root",
+}
+_HOST_MOUNTS_TYPE = "pulumi-python:dynamic/proxmox:HostMounts"
 _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
 
 
@@ -19,12 +24,16 @@ _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
 class OwnState:
     """``claim``: this stack's mark, once made; ``vmid``: of the container in the state, None when there is none.
 
-    ``volumes``: the volids of the pet's volumes by the name that the settings give them.
+    ``volumes``: the volids of the pet's volumes by the name that the settings give them; ``home``: where a cattle has
+    its home, on a ``volume`` or on its ``root`` file system; ``placed``: the host mounts of an earlier run, as the
+    resource keeps them, None when there was no such resource.
     """
 
     claim: str | None = None
     vmid: int | None = None
     volumes: Mapping[str, str] = field(default_factory=dict)
+    home: str | None = None
+    placed: tuple[Mapping[str, Any], ...] | None = None
 
 
 def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
@@ -32,6 +41,8 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
     claim: str | None = None
     vmid: int | None = None
     volumes: dict[str, str] = {}
+    home: str | None = None
+    placed: tuple[Mapping[str, Any], ...] | None = None
     for resource in resources.values():
         if resource["type"] == _CLAIM_TYPE:
             claim = resource["outputs"].get("claim")
@@ -40,7 +51,11 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
             vmid = int(resource["outputs"].get("vmId") or resource["outputs"]["id"])
         elif resource["type"] == _VOLUME_TYPE:
             volumes[resource["outputs"]["name"]] = resource["outputs"]["ref"]
-    return OwnState(claim, vmid, volumes)
+        elif resource["type"] in _HOME_TYPES:
+            home = _HOME_TYPES[resource["type"]]
+        elif resource["type"] == _HOST_MOUNTS_TYPE:
+            placed = tuple(resource["outputs"].get("placed") or ())
+    return OwnState(claim, vmid, volumes, home, placed)
 
 
 def read_own_state() -> OwnState:

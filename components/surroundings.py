@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 
 from components.attachment import SLOT
+from components.host_mounts import RESERVED, recorded_of
+from components.node_shell import node_shell
 from components.settings import CattleSettings, PetSettings, Settings, VolumeSettings
 from components.state import OwnState
 from provisioning.ssh import load_private_key
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
-from proxmox.errors import Fault, Refusal
+from proxmox.errors import Fault, NodeShellFailed, Refusal
+from proxmox.hostmounts import HostWish, commands_to_paste, folder_refusals
+from proxmox.hostshell import read_folders, require_node
 from proxmox.operations import preview_removal
 from proxmox.planning import AttachWish, VolumeWish
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
@@ -33,8 +37,10 @@ def pet_check(settings: Settings, pet: PetSettings, state: OwnState) -> PetCheck
     )
 
 
-def cattle_check(settings: Settings, cattle: CattleSettings, state: OwnState, *, owner: int, volid: str) -> CattleCheck:
-    """What the cattle wants of a Proxmox."""
+def cattle_check(
+    settings: Settings, cattle: CattleSettings, state: OwnState, *, owner: int | None, volid: str | None
+) -> CattleCheck:
+    """What the cattle wants of a Proxmox. ``owner`` and ``volid`` None: no volume."""
     node = settings.connection.node
     return CattleCheck(
         guest=GuestCheck(
@@ -50,7 +56,9 @@ def cattle_check(settings: Settings, cattle: CattleSettings, state: OwnState, *,
             # imported has none yet.
             ours=state.vmid == cattle.vmid and state.claim is None,
         ),
-        attach=AttachWish(
+        attach=None
+        if owner is None or volid is None
+        else AttachWish(
             vmid=cattle.vmid,
             node=node,
             volid=volid,
@@ -60,7 +68,51 @@ def cattle_check(settings: Settings, cattle: CattleSettings, state: OwnState, *,
             options={},
             takeover=cattle.take_over == volid,
         ),
+        host=host_wish(settings, cattle, state),
+        root_access=settings.node_ssh is not None,
     )
+
+
+def host_wish(settings: Settings, cattle: CattleSettings, state: OwnState) -> HostWish | None:
+    """What the cattle wants of root on the node; None when nothing."""
+    if not cattle.host_mounts and not settings.keyctl:
+        return None
+    return HostWish(
+        vmid=cattle.vmid,
+        node=settings.connection.node,
+        mounts=tuple(mount.wish for mount in cattle.host_mounts),
+        keyctl=settings.keyctl,
+        recorded=recorded_of({"placed": state.placed}),
+        reserved=RESERVED,
+    )
+
+
+def home_faults(cattle: CattleSettings, state: OwnState) -> list[Fault]:
+    """A home that would be hidden by a volume, or left without one: the agent's data would seem to be gone."""
+    wished = "volume" if cattle.volume else "root"
+    if state.home in (None, wished):
+        return []
+    now = "a volume of the pet's" if state.home == "volume" else "its own root file system"
+    rule = f"the cattle that is there has its home on {now}; it would begin again with an empty one"
+    remedy = "copy what you want to keep, pulumi destroy, then pulumi up with the new setting; or set it back"
+    return [Fault("cattleVolume", cattle.volume, rule, remedy)]
+
+
+def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> list[str]:
+    """What is allowed, and has to be known before: shown in preview and up."""
+    warnings = []
+    if cattle.home_on_root:
+        warnings.append(
+            f"cattleVolume is empty: {cattle.mount_path}, with all that the agent remembers, is on the root file "
+            f"system of CT {cattle.vmid}. Whatever destroys or replaces the cattle destroys it, too."
+        )
+    if check.host is not None and not check.root_access and state.vmid is None:
+        commands = "".join(f"\n  {command}" for command in commands_to_paste(None, check.host))
+        warnings.append(
+            f"What only root on node {check.host.node} may set is asked for, and nodeSshHostKey is not set: pulumi up "
+            f"makes CT {cattle.vmid}, then stops until this was pasted there:{commands}"
+        )
+    return warnings
 
 
 def pet_faults(settings: Settings, check: PetCheck) -> list[Fault]:
@@ -72,7 +124,23 @@ def pet_faults(settings: Settings, check: PetCheck) -> list[Fault]:
 def cattle_faults(settings: Settings, check: CattleCheck) -> list[Fault]:
     """What stands in the cattle's way; reads only."""
     with Proxmox(settings.connection) as client:
-        return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]
+        found = [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]
+    return [*found, *folder_faults(settings, check.host)]
+
+
+def folder_faults(settings: Settings, wish: HostWish | None) -> list[Fault]:
+    """What stands in the way on the node itself, where there is a way to root; reads only."""
+    if wish is None or settings.node_ssh is None:
+        return []
+    try:
+        with node_shell(settings.node_ssh) as shell:
+            if shell is None:
+                return []
+            require_node(shell, wish.node)
+            refusals = folder_refusals(read_folders(shell, wish), wish)
+    except NodeShellFailed as error:
+        return [Fault("nodeSshHost", settings.node_ssh.host, f"{error.what}: {error.why}", error.remedy)]
+    return [Fault("cattleHostMounts", "", f"{refusal.what}: {refusal.why}", refusal.remedy) for refusal in refusals]
 
 
 def deletion_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from lab import guestfile
 from lab.access import Access, Identity
@@ -232,7 +232,8 @@ class Cluster:
     def mount(self, node: str, key: str, mount: dict[str, str]) -> Mount:
         volume, read_only = mount["volume"], mount.get("ro") == "1"
         if mount_type(volume) != "volume":
-            return Mount(key, mount["mp"], host_folder=Path(volume), read_only=read_only)
+            folder = self.config.host_dir(node).joinpath(*PurePosixPath(volume).parts[1:])
+            return Mount(key, mount["mp"], host_folder=folder, host_path=volume, read_only=read_only)
         image = self.volumes.path(node, self.volumes.parse(volume))
         return Mount(key, mount["mp"], image=image, read_only=read_only)
 

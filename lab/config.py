@@ -78,6 +78,10 @@ class LabConfig:
     def guest_dir(self, node: str) -> Path:
         return self.node_dir(node) / "lxc"
 
+    def host_dir(self, node: str) -> Path:
+        """The node's own file system: what is /srv/x there is <host_dir>/srv/x here (lab/hostfolders.py)."""
+        return (self.node_dir(node) / "host").resolve()
+
     def storage_dir(self, node: str, storage: str) -> Path:
         """Where a storage keeps its files: below the node, or once for all nodes when it is shared."""
         for entry in self.storages:

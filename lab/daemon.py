@@ -72,9 +72,9 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     registry.start()
     stack.callback(registry.stop)
     say(f"the registry answers at {registry.address}")
-    server, config, shell = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
+    server, config, shells = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
     volid = offer_template(config, template)
-    ready = _common(server, shell, model, volid, containers=True)
+    ready = _common(server, shells, model, volid, containers=True)
     lab.say_ready(
         replace(
             ready,
@@ -96,19 +96,19 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
 
 def _without_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     model = _model(lab, "127.0.0.1", 0, stack)
-    server, config, shell = _server(lab, SimulatedRuntime(lab.state_dir / "simulated.json"), stack)
+    server, config, shells = _server(lab, SimulatedRuntime(lab.state_dir / "simulated.json"), stack)
     for node in config.nodes:
         folder = config.template_dir(node)
         folder.mkdir(parents=True, exist_ok=True)
         placeholder = folder / PLACEHOLDER
         if not placeholder.exists():
             placeholder.write_text("This lab runs no containers, so its template is empty.\n")
-    lab.say_ready(_common(server, shell, model, f"local:vztmpl/{PLACEHOLDER}", containers=False))
+    lab.say_ready(_common(server, shells, model, f"local:vztmpl/{PLACEHOLDER}", containers=False))
 
 
 def _server(
     lab: Lab, runtime: Runtime, stack: contextlib.ExitStack, mtu: int = 1500
-) -> tuple[LabServer, LabConfig, NodeShell]:
+) -> tuple[LabServer, LabConfig, dict[str, NodeShell]]:
     config = LabConfig(
         state_dir=lab.state_dir,
         runtime=runtime,
@@ -128,11 +128,20 @@ def _server(
         server.start()
     stack.callback(server.stop)
     server.seed_demo_access()
-    shell = NodeShell(lab.state_dir, lab.ssh_key_file.with_suffix(".pub"), node=NODE)
-    shell.start()
-    stack.callback(shell.stop)
+    shells = {node: _shell(lab, node, stack) for node in config.nodes}
     say(f"the API answers at {server.endpoint}")
-    return server, config, shell
+    return server, config, shells
+
+
+def _shell(lab: Lab, node: str, stack: contextlib.ExitStack) -> NodeShell:
+    """A node's SSH server, at the port that it had last, if that can be had."""
+    shell = NodeShell(lab.state_dir, lab.ssh_key_file.with_suffix(".pub"), node=node)
+    try:
+        shell.start(lab.last_ssh_port(node))
+    except OSError:
+        shell.start()
+    stack.callback(shell.stop)
+    return shell
 
 
 def _model(lab: Lab, host: str, port: int, stack: contextlib.ExitStack) -> ModelEndpoint:
@@ -158,7 +167,9 @@ def offer_template(config: LabConfig, template: Template) -> str:
     return f"local:vztmpl/{template.archive.name}"
 
 
-def _common(server: LabServer, shell: NodeShell, model: ModelEndpoint, volid: str, *, containers: bool) -> Ready:
+def _common(
+    server: LabServer, shells: dict[str, NodeShell], model: ModelEndpoint, volid: str, *, containers: bool
+) -> Ready:
     return Ready(
         containers=containers,
         endpoint=server.endpoint,
@@ -168,6 +179,7 @@ def _common(server: LabServer, shell: NodeShell, model: ModelEndpoint, volid: st
         template=volid,
         model_url=model.base_url,
         model=MODEL,
-        node_ssh_port=shell.port,
-        node_ssh_host_key=shell.host_key,
+        node_ssh_port=shells[NODE].port,
+        node_ssh_host_key=shells[NODE].host_key,
+        node_ssh={node: {"port": shell.port, "host_key": shell.host_key} for node, shell in shells.items()},
     )

@@ -11,13 +11,20 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from lab.place import LabError, Place
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 CACHE = CHECKOUT / ".cache"
 MARKER = "THIS-IS-A-LAB"
+
+
+class NodeDoor(TypedDict):
+    """A node's SSH server, on loopback."""
+
+    port: int
+    host_key: str
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class Ready:
     model: str
     node_ssh_port: int | None = None
     node_ssh_host_key: str | None = None
+    node_ssh: dict[str, NodeDoor] | None = None
+    """The way to root on each node; that of ``node`` stands above as well."""
     bridge: str | None = None
     gateway: str | None = None
     subnet: str | None = None
@@ -157,6 +166,13 @@ class Lab:
         try:
             return int(json.loads((self.state_dir / "ready.json").read_text())["port"])
         except (OSError, ValueError, KeyError):
+            return 0
+
+    def last_ssh_port(self, node: str) -> int:
+        """The port that a node's SSH server had last; 0 for a new lab."""
+        try:
+            return int(json.loads((self.state_dir / "ready.json").read_text())["node_ssh"][node]["port"])
+        except (OSError, ValueError, KeyError, TypeError):
             return 0
 
     def daemon_pid(self) -> int | None:

@@ -189,7 +189,7 @@ class LxcRuntime:
         """Mount the guest's volumes into its tree, as Proxmox does while it unpacks."""
         root = guest_dir / "rootfs"
         for mount in spec.mounts[1:]:
-            source = mount.host_folder or mount_point(guest_dir, mount)
+            source = mount_point(guest_dir, mount)
             target = _inside(root, mount.path)
             self._in_tree(guest_dir, f"mkdir -p {_quoted(mount.path)}\n", shell_from_host=True)
             _run(["mount", "--bind", str(source), str(target)])
@@ -378,15 +378,14 @@ class LxcRuntime:
         # The scripts of the next start have to know the mount too.
         self._prepare_folder(spec, guest_dir)
         self._mount(guest_dir)
-        source = mount.host_folder or mount_point(guest_dir, mount)
+        source = mount_point(guest_dir, mount)
         mode = "ro" if mount.read_only else "rw"
         module = [sys.executable, "-m", "lab.hotmount", str(pid), str(source), mount.path, mode, str(HOST_BASE)]
         environment = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent), "PATH": os.environ.get("PATH", "")}
         done = subprocess.run(module, capture_output=True, timeout=COMMAND_DEADLINE, check=False, env=environment)
         if done.returncode:
             text = done.stderr.decode(errors="replace").strip()
-            if mount.image is not None:
-                _try(["umount", str(source)])
+            _try(["umount", str(source)])
             raise RuntimeFault(text.splitlines()[-1] if text else "the mount was refused")
         log(f"mounted {mount.key} at {mount.path}")
 

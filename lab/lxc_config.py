@@ -69,7 +69,7 @@ def lxc_config(spec: GuestSpec, guest_dir: Path, bridge: str, traits: HostTraits
         ]
     lines += limits(spec, traits)
     for mount in spec.mounts[1:]:
-        source = mount.host_folder or mount_point(guest_dir, mount)
+        source = mount_point(guest_dir, mount)
         options = "bind,create=dir" + (",ro" if mount.read_only else "")
         target = fstab_escape(mount.path.lstrip("/"))
         lines.append(f"lxc.mount.entry = {fstab_escape(str(source))} {target} none {options} 0 0")
@@ -110,7 +110,8 @@ def mount_script(spec: GuestSpec, guest_dir: Path) -> str:
     """A script that mounts the guest's volumes below ``guest_dir``; exits with mount's code when one fails.
 
     Volumes are mounted read-write here and read-only only inside the guest: the kernel refuses a second
-    mount of one device with another mode, and two guests may name the same volume.
+    mount of one device with another mode, and two guests may name the same volume. A folder of the node is bound
+    here first: the state folder, where it lies, is closed to the guest's root.
     """
     lines = ["set -e", "attach() {", '  mkdir -p "$2"', '  mountpoint -q "$2" || mount -t ext4 -o "$3" "$1" "$2"', "}"]
     for mount in spec.mounts:
@@ -122,12 +123,14 @@ def mount_script(spec: GuestSpec, guest_dir: Path) -> str:
             lines.append(f"attach {shlex.quote(str(mount.image))} {place} {options}")
         elif mount.host_folder is not None:
             folder = shlex.quote(str(mount.host_folder))
-            lines.append(f"[ -d {folder} ] || {{ echo {shlex.quote(_absent(mount.host_folder))} >&2; exit 2; }}")
+            place = shlex.quote(str(mount_point(guest_dir, mount)))
+            absent = shlex.quote(f"directory '{mount.host_path}' does not exist")
+            # Also when a link is on the way: guests rule over what is mounted in them.
+            lines.append(
+                f'[ -d {folder} ] && [ "$(realpath {folder})" = {folder} ] || {{ echo {absent} >&2; exit 2; }}'
+            )
+            lines.append(f"mkdir -p {place}; mountpoint -q {place} || mount --bind {folder} {place}")
     return "\n".join(lines) + "\n"
-
-
-def _absent(folder: Path) -> str:
-    return f"directory '{folder}' does not exist"
 
 
 def umount_script(guest_dir: Path) -> str:

@@ -1,7 +1,8 @@
-"""SSH into the lab's node as root, for what Proxmox allows to root@pam only: ``pct`` and nothing else.
+"""SSH into a node of the lab as root, for what Proxmox allows to root@pam only.
 
-A real node gives a shell. This one knows ``pct`` (:mod:`lab.pct`), ``pveversion``, ``hostname`` and ``true``, and says
-of everything else that there is no such command: whoever logs in is root to the lab, not to the machine.
+A real node gives a shell. This one knows ``pct`` (:mod:`lab.pct`), the programs for the node's own folders
+(:mod:`lab.hostfolders`), ``pveversion``, ``hostname`` and ``true``, one program at a time, and says of everything else
+that there is no such command: whoever logs in is root to the lab, not to the machine.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from paramiko.common import (
 
 from lab import pct
 from lab.control import ControlError
+from lab.hostfolders import PROGRAMS, HostFolders
 from lab.server import write_secret
 
 NOT_FOUND = 127
@@ -38,7 +40,11 @@ class NodeShell:
         self._state_dir = state_dir
         self._authorized_keys = authorized_keys
         self._facts = {"hostname": node, "pveversion": f"pve-manager/{version}/0c5b1d0a7f6e2b41"}
-        self._key = _host_key(state_dir / "node_ssh_host_ed25519_key")
+        self._node = node
+        self._folders = HostFolders(state_dir / "nodes" / node / "host")
+        self._folders.prepare()
+        # Each node is a machine with a key of its own.
+        self._key = _host_key(state_dir / f"node_ssh_host_ed25519_key{'' if node == 'pve' else f'_{node}'}")
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._transports: set[paramiko.Transport] = set()
@@ -115,8 +121,10 @@ class NodeShell:
             return 0, "", ""
         if name in self._facts:
             return 0, f"{self._facts[name]}\n", ""
+        if name in PROGRAMS:
+            return self._folders.run(name, words[1:])
         if name != "pct":
-            return NOT_FOUND, "", f"bash: {words[0]}: command not found (this node knows pct only)\n"
+            return NOT_FOUND, "", f"bash: {words[0]}: command not found (this node knows few: lab/nodeshell.py)\n"
         return self._pct(words[1:], read_stdin)
 
     def _pct(self, words: Sequence[str], read_stdin: pct.Stdin) -> tuple[int, str, str]:
@@ -124,7 +132,7 @@ class NodeShell:
         if verb not in pct.VERBS or (verb != "list" and not vmid.isdigit()):
             return pct.FAILED, "", f"ERROR: unknown command 'pct {' '.join(words)}'\n"
         try:
-            return pct.run(self._state_dir, verb, vmid, rest, read_stdin)
+            return pct.run(self._state_dir, verb, vmid, rest, read_stdin, node=self._node)
         except (pct.PctError, ControlError, FileNotFoundError) as error:
             return pct.FAILED, "", f"{error}\n"
 

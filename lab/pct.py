@@ -50,6 +50,8 @@ def node_operations(cluster: Cluster) -> dict[str, Operation]:
 
     def place(order: dict[str, Any]) -> tuple[str, int]:
         vmid = int(order["vmid"])
+        if order.get("node") is not None:
+            return str(order["node"]), vmid
         found = cluster.guests().get(vmid)
         node = found.node if found is not None else cluster.config.nodes[0]
         return node, vmid
@@ -89,7 +91,8 @@ class PctError(Exception):
 class Node:
     """The API as root@pam, by a ticket from the control socket."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, node: str | None = None) -> None:
+        self._node = node
         described = json.loads((state_dir / "server.json").read_text())
         self._base = described["endpoint"] + "api2/json"
         self._context = ssl.create_default_context(cafile=described["ca_file"])
@@ -124,7 +127,9 @@ class Node:
             raise PctError(f"the lab's API does not answer: {error}") from None
 
     def node_of(self, vmid: str) -> str:
-        """The guest's node; for an unknown guest the first one, which then says what is missing."""
+        """The node that is asked; where none is named the guest's, or for an unknown one the first."""
+        if self._node is not None:
+            return self._node
         for guest in self.call("GET", "/cluster/resources", type="vm"):
             if str(guest["vmid"]) == vmid:
                 return str(guest["node"])
@@ -164,28 +169,35 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 
 
 def run(
-    state_dir: Path, verb: str, vmid: str, words: Sequence[str], read_stdin: Stdin = lambda: b""
+    state_dir: Path,
+    verb: str,
+    vmid: str,
+    words: Sequence[str],
+    read_stdin: Stdin = lambda: b"",
+    *,
+    node: str | None = None,
 ) -> tuple[int, str, str]:
     """Exit status, output and error output of one command; PctError or ControlError for what ``pct`` would die of.
 
-    Only ``exec`` calls ``read_stdin``.
+    Only ``exec`` calls ``read_stdin``. ``node``: the one that the command runs on, which knows its own guests only;
+    None for the guest's.
     """
     if verb == "unlock":
-        send(state_dir, "unlock", vmid=vmid)
+        send(state_dir, "unlock", vmid=vmid, node=node)
         return 0, "", ""
     if verb == "exec":
-        return _exec(state_dir, vmid, words[1:] if words[:1] == ["--"] else words, read_stdin())
-    node = Node(state_dir)
-    return 0, _list(node) if verb == "list" else _on_guest(node, verb, vmid, _options(words)), ""
+        return _exec(state_dir, vmid, words[1:] if words[:1] == ["--"] else words, read_stdin(), node)
+    api = Node(state_dir, node)
+    return 0, _list(api, node) if verb == "list" else _on_guest(api, verb, vmid, _options(words)), ""
 
 
 def _own_stdin() -> bytes:
     return b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
 
 
-def _exec(state_dir: Path, vmid: str, argv: Sequence[str], stdin: bytes) -> tuple[int, str, str]:
+def _exec(state_dir: Path, vmid: str, argv: Sequence[str], stdin: bytes, node: str | None) -> tuple[int, str, str]:
     given = base64.b64encode(stdin).decode()
-    done = send(state_dir, "exec", _EXEC_DEADLINE, vmid=vmid, argv=list(argv), stdin=given)
+    done = send(state_dir, "exec", _EXEC_DEADLINE, vmid=vmid, argv=list(argv), stdin=given, node=node)
     output, errors = (base64.b64decode(done[name]).decode(errors="replace") for name in ("stdout", "stderr"))
     return int(done["returncode"]), output, errors
 
@@ -206,8 +218,8 @@ def _on_guest(node: Node, verb: str, vmid: str, options: dict[str, str]) -> str:
     return "".join(f"{line}\n" for line in node.follow(upid))
 
 
-def _list(node: Node) -> str:
-    nodes = [entry["node"] for entry in node.call("GET", "/nodes")]
+def _list(node: Node, only: str | None) -> str:
+    nodes = [only] if only is not None else [entry["node"] for entry in node.call("GET", "/nodes")]
     guests = [guest for name in nodes for guest in node.call("GET", f"/nodes/{name}/lxc")]
     if not guests:
         return ""

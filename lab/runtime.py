@@ -44,12 +44,16 @@ class Interface:
 
 @dataclass(frozen=True)
 class Mount:
-    """One ``rootfs`` or ``mpN`` of a guest: an image file, or a host folder for a bind mount."""
+    """One ``rootfs`` or ``mpN`` of a guest: an image file, or a host folder for a bind mount.
+
+    ``host_path`` is the folder as the node calls it.
+    """
 
     key: str
     path: str
     image: Path | None = None
     host_folder: Path | None = None
+    host_path: str = ""
     read_only: bool = False
 
 

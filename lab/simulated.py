@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.hostfolders import is_plain_folder
 from lab.runtime import Address, Completed, GuestInterface, GuestSpec, Log, Mount, RuntimeFault, Setup, Usage
 
 _MAGIC = b"ext4:"
@@ -185,8 +186,8 @@ class SimulatedRuntime:
 
     def _check_mount(self, vmid: int, mount: Mount) -> None:
         if mount.host_folder is not None:
-            if not mount.host_folder.is_dir():
-                raise self._failed_start(vmid, 2, f"directory '{mount.host_folder}' does not exist")
+            if not is_plain_folder(mount.host_folder):
+                raise self._failed_start(vmid, 2, f"directory '{mount.host_path}' does not exist")
             return
         self._check_formatted(vmid, mount)
         if mount.image is None:

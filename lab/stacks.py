@@ -49,6 +49,11 @@ def stack_values(lab: Lab) -> dict[str, object]:
         values["agentRepository"] = ready.source_url
         values["agentTag"] = ready.source_tag
         values["agentCommit"] = ready.source_commit
+    if ready.node_ssh_port is not None and ready.node_ssh_host_key is not None:
+        # The API's host is loopback, as is the node's SSH server; its root knows the lab's key.
+        values["nodeSshPort"] = ready.node_ssh_port
+        values["nodeSshHostKey"] = ready.node_ssh_host_key
+        values["nodeSshKeyFile"] = str(lab.ssh_key_file)
     return values
 
 

@@ -88,9 +88,10 @@ class _Inputs(BaseModel):
 
 
 class BaselineInputs(_Inputs):
-    """Packages, the account and its home. `home` has to be a mount point of its own."""
+    """Packages, the account and its home. `home` has to be a mount point of its own, unless `home_on_root` says so."""
 
     home: AbsolutePath = HOME
+    home_on_root: bool = False
     uid: int = Field(default=UID, ge=1000, le=60000)
     gid: int = Field(default=UID, ge=1000, le=60000)
     extra_packages: tuple[str, ...] = ()
@@ -405,6 +406,10 @@ class ConfigureInputs(_Inputs):
     auth_file_overwrite: bool = False
     """Whether it also replaces one that is there: once for this content."""
     home: AbsolutePath = HOME
+    home_on_root: bool = False
+    """The home lies on the root file system, on purpose; else the services start on a volume only."""
+    writable: tuple[AbsolutePath, ...] = ()
+    """Folders beside the home that the agent may write to: host mounts."""
     uid: int = UID
     gid: int = UID
 

@@ -93,6 +93,7 @@ def render_baseline(inputs: BaselineInputs) -> PhasePlan:
     """Packages in one apt transaction, account, home and its folders."""
     variables = {
         "HOME_DIR": inputs.home,
+        "HOME_ON_ROOT": "1" if inputs.home_on_root else "",
         "AGENT_USER": AGENT_USER,
         "AGENT_UID": str(inputs.uid),
         "AGENT_GID": str(inputs.gid),
@@ -174,12 +175,19 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         container = container_parameters(inputs, inputs.container, definition)
         more.append(PayloadFile("compose.yaml", compose_file(definition).encode()))
     else:
-        context = {"user": AGENT_USER, "home": inputs.home, "dashboard": inputs.dashboard}
+        context = {
+            "user": AGENT_USER,
+            "home": inputs.home,
+            "home_on_root": inputs.home_on_root,
+            "writable": inputs.writable,
+            "dashboard": inputs.dashboard,
+        }
         for name in (GATEWAY_UNIT, DASHBOARD_UNIT):
             more.append(PayloadFile(f"units/{name}", _render(f"{name}.j2", context).encode()))
     parameters = {
         "user": AGENT_USER,
         "home": inputs.home,
+        "home_on_root": inputs.home_on_root,
         "uid": inputs.uid,
         "gid": inputs.gid,
         "agent_directory": inputs.agent_directory,

@@ -187,7 +187,7 @@ def find_placed(guest: GuestFacts, mounts: Sequence[HostMount], recorded: Sequen
     A slot that was recorded counts as ours as long as it holds a folder of the node: somebody has changed it.
     """
     now = {
-        slot: Placed(slot, mount.volume, mount.path, _read_only(mount))
+        slot: Placed(slot, normal_path(mount.volume), normal_path(mount.path), _read_only(mount))
         for slot, mount in guest.mounts().items()
         if mount.volume.startswith("/")
     }
@@ -223,6 +223,10 @@ def _same_place(placed: Placed, mount: HostMount) -> bool:
     return _same_path(placed.source, mount.source) and _same_path(placed.path, mount.path)
 
 
+def _same_mount(current: MountPoint, mount: HostMount) -> bool:
+    return replace(current, volume=normal_path(current.volume)).same_mount(mount.mount)
+
+
 def _read_only(mount: MountPoint) -> bool:
     return ("ro", "1") in mount.meaning()[2]
 
@@ -240,7 +244,7 @@ def change_of(guest: GuestFacts, wish: HostWish) -> HostChange | None:
         slot = placed.slot if placed is not None else free_slot(guest, {*wish.reserved, *used})
         used.add(slot)
         current = guest.mounts().get(slot)
-        if current is None or slot in guest.pending or not current.same_mount(mount.mount):
+        if current is None or slot in guest.pending or not _same_mount(current, mount):
             options[slot] = mount.mount.property_string()
     delete = tuple(
         old.slot

@@ -78,10 +78,10 @@ def _output(shell: HostShell, command: str) -> str:
     return answer.stdout.decode("utf-8", "replace").rstrip("\n")
 
 
-def _failed(command: str, answer: Answer, node: str = "") -> NodeShellFailed:
+def _failed(command: str, answer: Answer) -> NodeShellFailed:
     told = " ".join((answer.stderr or answer.stdout).decode("utf-8", "replace").split())
     return NodeShellFailed(
-        f"a command on the node{f' {node}' if node else ''} ended with status {answer.status}: {command}",
+        f"a command on the node ended with status {answer.status}: {command}",
         told,
         "see what the node says to it, then run again: every step begins with what is there",
     )
@@ -208,7 +208,7 @@ def _set_host(client: Proxmox, shell: HostShell, step: SetHost) -> None:
         if answer.status == 0:
             return
         if CHANGED_MEANWHILE not in answer.stderr.decode("utf-8", "replace") or attempt == ATTEMPTS - 1:
-            raise _failed(command, answer, step.node)
+            raise _failed(command, answer)
 
 
 def prove_host_mounts(shell: HostShell, wish: HostWish, report: Report = silent) -> None:

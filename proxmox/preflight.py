@@ -14,6 +14,7 @@ from typing import TypeVar
 from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.errors import Fault, ProxmoxError, Refusal
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster
+from proxmox.hostmounts import HostWish, commands_to_paste, root_needed
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
 from proxmox.planning import GIB, AttachWish, VolumeWish, mount_of, plan_attach, plan_volume
@@ -66,10 +67,12 @@ class PetCheck:
 
 @dataclass(frozen=True)
 class CattleCheck:
-    """A cattle and the volume that it mounts."""
+    """A cattle, the volume that it mounts, and what root has to set. root_access: whether this program may do that."""
 
     guest: GuestCheck
     attach: AttachWish | None = None
+    host: HostWish | None = None
+    root_access: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,8 @@ def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
     """All faults that stand in a cattle's way."""
     faults = _guest_faults(check.guest, seen, needed_cattle(check), {})
     faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=False)
+    if check.host is not None:
+        faults += _host_faults(check, check.host, seen.cluster.guest(check.guest.vmid))
     wish = check.attach
     if wish is None:
         return faults
@@ -177,6 +182,20 @@ def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
             if reference.where.startswith("snapshot ")
         ]
     return faults
+
+
+def _host_faults(check: CattleCheck, wish: HostWish, guest: GuestFacts | None) -> list[Fault]:
+    """A container that is to be made is no fault: it is made first, and the commands are told then."""
+    if guest is None or not _is_ours(check.guest, guest):
+        return []
+    try:
+        commands = commands_to_paste(guest, wish)
+    except Refusal as refusal:
+        return [Fault("cattleHostMounts", refusal.what, refusal.why, refusal.remedy)]
+    if check.root_access or not commands:
+        return []
+    error = root_needed(wish, commands)
+    return [Fault("cattleHostMounts", error.what, error.why, error.remedy)]
 
 
 def _refused(key: str, plan: Callable[[], object]) -> list[Fault]:

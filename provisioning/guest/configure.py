@@ -37,7 +37,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     inputs = json.loads((job / "inputs.json").read_text())
     hidden: dict[str, str] = json.loads(secrets_file.read_text())
     user, home = inputs["user"], inputs["home"]
-    if not os.path.ismount(home):
+    if not os.path.ismount(home) and not inputs["home_on_root"]:
         raise Refusal(
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
         )

@@ -2,7 +2,7 @@
 # Baseline: the home is a local volume, the packages are there, the account exists, its folders are made.
 # Safe to repeat: a second run calls no apt and changes nothing.
 #
-# From inputs.env: HOME_DIR, AGENT_USER, AGENT_UID, AGENT_GID, PACKAGES (blank-separated)
+# From inputs.env: HOME_DIR, HOME_ON_ROOT (not empty: the home needs no volume), AGENT_USER, AGENT_UID, AGENT_GID, PACKAGES (blank-separated)
 set -euo pipefail
 # /etc/environment may have narrowed it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -19,7 +19,13 @@ fail() {
 # or fuse file systems (facts hermes 3, issues 22032 and 55305).
 check_home() {
   local fstype owner
-  fstype=$(findmnt --noheadings --output FSTYPE --mountpoint "$HOME_DIR") ||
+  if [ -n "$HOME_ON_ROOT" ]; then
+    # Declared to be lost with the container. The folder is empty or root's when it is new, as a volume is.
+    [ -d "$HOME_DIR" ] || mkdir "$HOME_DIR"
+    fstype=$(findmnt --noheadings --output FSTYPE --target "$HOME_DIR")
+  else
+    fstype=$(findmnt --noheadings --output FSTYPE --mountpoint "$HOME_DIR")
+  fi ||
     fail "nothing is mounted at $HOME_DIR: the agent's data would be lost together with the container." \
       "Attach the volume to the container at this path, then run again. Nothing was changed."
   # Of mounts on top of each other the last one counts.
@@ -144,4 +150,4 @@ check_account
 install_packages
 make_account
 make_folders
-echo "home: $HOME_DIR on $(findmnt --noheadings --output FSTYPE --mountpoint "$HOME_DIR" | tail -n 1), user $AGENT_USER ($AGENT_UID)"
+echo "home: $HOME_DIR on $(findmnt --noheadings --output FSTYPE --target "$HOME_DIR" | tail -n 1), user $AGENT_USER ($AGENT_UID)"

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import pytest
 import requests
 
+from lab.hostfolders import HostFolders
 from lab.instance import CHECKOUT, Lab
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
@@ -147,23 +148,16 @@ def test_hot_mount_pending_detach_and_reboot(client: Client) -> None:
     assert client.call("GET", "/nodes/pve2/storage/local-lvm/content", vmid=106) == []
 
 
-@pytest.fixture
-def host_folder() -> Iterator[Path]:
-    """A folder of the host that the guest's root may enter, with a note in it."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "note").write_text("from the host\n")
-        yield folder
-
-
-def test_a_bind_mount_by_root_on_the_node(client: Client, host_folder: Path) -> None:
+def test_a_bind_mount_by_root_on_the_node(client: Client) -> None:
     """Facts proxmox 2.2: no token may, ``pct`` as root does."""
+    folder = HostFolders(client.lab.state_dir / "nodes" / "pve2" / "host").on_machine("/srv/some folder")
+    folder.mkdir(parents=True)
+    (folder / "note").write_text("from the host\n")
     ready = client.lab.ready()
     client.call("POST", BASE, vmid=107, ostemplate=ready.template, rootfs="local-lvm:4", features="nesting=1")
-    client.pct("set", "107", "-mp0", f"{host_folder},mp=/shared,ro=1")
+    client.pct("set", "107", "-mp0", "/srv/some folder,mp=/shared,ro=1")
     client.pct("start", "107")
     assert client.sh(107, "cat /shared/note; findmnt -no OPTIONS /shared | cut -d, -f1") == "from the host\nro"
     client.pct("stop", "107")
     client.pct("destroy", "107")
-    assert (host_folder / "note").read_text() == "from the host\n"
+    assert (folder / "note").read_text() == "from the host\n"

@@ -66,10 +66,13 @@ def test_a_volume_is_bound_where_the_config_says() -> None:
     assert f"lxc.mount.entry = {GUEST_DIR}/mp1 ro none bind,create=dir,ro 0 0" in text
 
 
-def test_a_host_folder_is_bound_itself() -> None:
-    mounts = (ROOT, Mount("mp0", "/data", host_folder=Path("/srv/my data")))
+def test_a_folder_of_the_node_is_bound_as_a_volume_is() -> None:
+    """The state folder that it lies in is closed to the guest's root."""
+    mounts = (ROOT, Mount("mp0", "/da ta", host_folder=Path("/state/host/srv/my data"), host_path="/srv/my data"))
     text = lxc_config(spec(mounts=mounts), GUEST_DIR, "hlab1", V1)
-    assert "lxc.mount.entry = /srv/my\\040data data none bind,create=dir 0 0" in text
+    assert f"lxc.mount.entry = {GUEST_DIR}/mp0 da\\040ta none bind,create=dir 0 0" in text
+    script = mount_script(spec(mounts=mounts), GUEST_DIR)
+    assert f"mount --bind '/state/host/srv/my data' {GUEST_DIR}/mp0\n" in script
 
 
 def test_the_interface_hangs_on_the_labs_bridge_with_the_mtu_of_the_way_out() -> None:
@@ -124,9 +127,11 @@ def test_the_mount_script_is_valid_shell_whatever_the_path() -> None:
     subprocess.run(["sh", "-n"], input=script, text=True, check=True, timeout=10)
 
 
-def test_a_missing_host_folder_fails_with_its_name(tmp_path: Path) -> None:
-    folder = tmp_path / "not there"
-    mounts = (Mount("rootfs", "/"), Mount("mp0", "/d", host_folder=folder))
+@pytest.mark.parametrize("folder", ["not there", "link"])
+def test_a_host_folder_that_is_missing_or_a_link_fails_with_its_name(tmp_path: Path, folder: str) -> None:
+    mounts = (Mount("rootfs", "/"), Mount("mp0", "/d", host_folder=tmp_path / folder, host_path="/srv/a folder"))
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
     done = subprocess.run(
         ["sh"],
         input=mount_script(spec(mounts=mounts), tmp_path),
@@ -136,7 +141,7 @@ def test_a_missing_host_folder_fails_with_its_name(tmp_path: Path) -> None:
         timeout=10,
     )
     assert done.returncode == 2
-    assert done.stderr.strip() == f"directory '{folder}' does not exist"
+    assert done.stderr.strip() == "directory '/srv/a folder' does not exist"
 
 
 def test_interfaces_static_dhcp_and_none() -> None:

@@ -146,7 +146,7 @@ def test_an_address_that_is_not_ours_is_refused() -> None:
 def test_a_refusal_ends_the_phase_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inputs = {"user": "hermes", "home": str(tmp_path / "home"), "gid": 10000}
+    inputs = {"user": "hermes", "home": str(tmp_path / "home"), "home_on_root": False, "gid": 10000}
     (tmp_path / "home").mkdir()
     (tmp_path / "inputs.json").write_text(json.dumps(inputs))
     (tmp_path / "secrets.json").write_text("{}")
