@@ -59,8 +59,11 @@ def cattle(declare: Declare, **given: object) -> Graph:
         read = settings("cattle", **given)
         assert read.cattle is not None
         assert read.agent is not None
-        volume = {"volid": "local-lvm:vm-999-disk-1"}
-        Cattle("cattle", read, read.cattle, read.agent, owner=999, volume=volume, ssh_public_keys=["ssh-ed25519 AAAA"])
+        volume = {"volid": "local-lvm:vm-999-disk-1"} if read.cattle.volume else None
+        owner = 999 if volume else None
+        Cattle(
+            "cattle", read, read.cattle, read.agent, owner=owner, volume=volume, ssh_public_keys=["ssh-ed25519 AAAA"]
+        )
 
     return declare(program)
 
@@ -253,7 +256,8 @@ def identity_shown(graph: Graph) -> str:
 
 def test_docker_mode_has_the_same_phases_with_other_contents(declare: Declare) -> None:
     bare, docker = cattle(declare, agentDashboard=False), in_docker(declare)
-    assert set(bare.resources) == set(docker.resources)
+    assert set(docker.resources) - set(bare.resources) == {"cattle-host-mounts"}  # keyctl
+    assert set(bare.resources) <= set(docker.resources)
     assert phases(bare)["baseline"] == phases(docker)["baseline"]
     assert docker.resources["cattle-agent-agent"].inputs["declared"]["image"] == IMAGE
     verify = docker.resources["cattle-agent-verify"].inputs["declared"]
@@ -278,3 +282,78 @@ def test_the_preview_tells_a_new_container_from_a_restart(
     before, after = in_docker(declare), in_docker(declare, **given)
     assert {name for name, digest in phases(before).items() if digest != phases(after)[name]} == rerun
     assert (identity_shown(before) != identity_shown(after)) is recreated
+
+
+# --- host mounts --------------------------------------------------------------------------------
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
+MOUNTS = [
+    {"source": "/mnt/pve/hdd/hermes", "path": "/data"},
+    {"source": "/srv/films", "path": "/films", "readOnly": True},
+]
+
+
+def dependencies(graph: Graph, name: str) -> set[str]:
+    return {urn.rsplit("::", 1)[1] for urn in graph.options(name).dependencies}
+
+
+def test_without_host_mounts_nothing_asks_for_root(declare: Declare) -> None:
+    assert not [name for name in cattle(declare, nodeSshHostKey=HOST_KEY).resources if "host" in name]
+
+
+def test_host_mounts_come_before_the_first_start_and_are_proved_after_it(declare: Declare) -> None:
+    graph = cattle(declare, cattleHostMounts=MOUNTS, nodeSshHostKey=HOST_KEY, nodeSshPort=2222)
+    wish = graph.resources["cattle-host-mounts"].inputs
+    assert wish["keyctl"] is False
+    assert wish["mounts"] == [
+        {"source": "/mnt/pve/hdd/hermes", "path": "/data", "readOnly": False, "owner": 10000},
+        {"source": "/srv/films", "path": "/films", "readOnly": True, "owner": 10000},
+    ]
+    # The endpoint's host, the key that logs in to the cattle.
+    key = {"host": "192.0.2.1", "port": 2222, "user": "root", "hostKey": HOST_KEY, "keyFile": __file__}
+    assert wish["ssh"] == key
+    assert "cattle-host-mounts" in dependencies(graph, "cattle-volume")
+    assert {"cattle-volume", "cattle-host-mounts"} <= dependencies(graph, "cattle-host-mounts-proof")
+    assert "cattle-host-mounts-proof" in dependencies(graph, "cattle-ssh")
+    for name in ("cattle-host-mounts", "cattle-host-mounts-proof"):
+        assert [urn.rsplit("::", 1)[1] for urn in graph.options(name).replace_with] == ["cattle-container"]
+
+
+def test_nobody_is_root_without_a_pinned_key(declare: Declare) -> None:
+    graph = cattle(declare, cattleHostMounts=MOUNTS)
+    assert graph.resources["cattle-host-mounts"].inputs.get("ssh") is None
+    assert "cattle-host-mounts-proof" not in graph.resources
+
+
+def test_features_beyond_nesting_are_never_the_plugins(declare: Declare) -> None:
+    """It would send all four, and be refused (facts proxmox 15)."""
+    for given in ({}, {"cattleKeyctl": True}):
+        graph = cattle(declare, **given)
+        assert graph.resources["cattle-container"].inputs["features"] == {"nesting": True}
+        assert "features" in graph.options("cattle-container").ignoreChanges
+
+
+def test_docker_has_keyctl(declare: Declare) -> None:
+    assert in_docker(declare).resources["cattle-host-mounts"].inputs["keyctl"] is True
+
+
+def test_docker_has_the_host_mounts_where_the_guest_has_them(declare: Declare) -> None:
+    graph = in_docker(declare, cattleHostMounts=MOUNTS, agentExtraVolumes=["/srv:/srv"])
+    service = graph.resources["cattle-agent-configure"].inputs["declared"]["container"]["service"]
+    assert {"/data:/data", "/films:/films:ro", "/srv:/srv"} <= {_volume_text(volume) for volume in service["volumes"]}
+
+
+def _volume_text(volume: Any) -> str:
+    if isinstance(volume, str):
+        return volume
+    return f"{volume['source']}:{volume['target']}{':ro' if volume.get('read_only') else ''}"
+
+
+def test_without_a_volume_a_resource_of_its_own_has_the_power(declare: Declare) -> None:
+    graph = cattle(declare, cattleVolume="", cattleHostMounts=MOUNTS)
+    assert "cattle-volume" not in graph.resources
+    power = graph.resources["cattle-power"].inputs
+    assert (power["running"], power["stop_in_the_end"]) == (True, True)
+    assert "cattle-host-mounts" in dependencies(graph, "cattle-power")
+    assert graph.resources["cattle-agent-baseline"].inputs["declared"]["home_on_root"] is True
+    assert "cattle-power" in dependencies(graph, "cattle-ssh")

@@ -277,3 +277,96 @@ def test_a_wrong_setting_of_docker_mode_is_told(key: str, value: object, part: s
 def test_faults_of_docker_mode_come_together_with_the_others() -> None:
     found = faults("cattle", **{**DOCKER, "agentImage": "", "cattleVmid": 1, "agentModelUrl": "http://127.0.0.1/v1"})
     assert {"agentImage", "cattleVmid", "agentModelUrl"} == set(found)
+
+
+# --- host mounts --------------------------------------------------------------------------------
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
+
+
+def mount(source: str = "/mnt/pve/hdd/hermes", path: str = "/data", **more: Any) -> dict[str, Any]:
+    return {"source": source, "path": path, **more}
+
+
+def test_host_mounts_and_the_way_to_root() -> None:
+    found = read(
+        "cattle",
+        **MODEL,
+        cattleHostMounts=[mount(), mount("/srv/films", "/films", readOnly=True, owner=0)],
+        nodeSshHostKey=f"{HOST_KEY} root@pve",
+        environment={**ENVIRONMENT, "HERMES_SSH_KEY_FILE": "/keys/one"},
+    )
+    assert found.cattle is not None
+    first, second = (one.wish for one in found.cattle.host_mounts)
+    assert (first.host_owner, first.read_only) == (110000, False)
+    assert (second.host_owner, second.read_only) == (100000, True)
+    assert found.node_ssh is not None
+    assert (found.node_ssh.host, found.node_ssh.port, found.node_ssh.user) == ("192.0.2.10", 22, "root")
+    assert (found.node_ssh.host_key, found.node_ssh.key_file) == (HOST_KEY, "/keys/one")
+
+
+def test_there_is_no_way_to_root_by_default_and_no_keyctl() -> None:
+    found = read("cattle", **MODEL)
+    assert found.node_ssh is None
+    assert not found.keyctl
+    assert read("cattle", **MODEL, cattleKeyctl=True).keyctl
+
+
+@pytest.mark.parametrize(
+    ("mounts", "part"),
+    [
+        ([mount("/")], "absolute path below /"),
+        ([mount("relative")], "absolute path"),
+        ([mount("/etc/pve")], "none of the node's system"),
+        ([mount("/usr/share/x")], "none of the node's system"),
+        ([mount("/mnt")], "two levels"),
+        ([mount("/mnt/pve")], "two levels"),
+        ([mount("/mnt/a,b")], "a comma"),
+        ([mount("/mnt/x/../../etc")], "without .."),
+        ([mount(path="/with blank")], "letters, digits"),
+        ([mount(owner=65536)], "65536"),
+        ([mount(), mount("/srv/x")], "two host mounts have the path /data"),
+        ([mount("/mnt/x"), mount("/mnt/x/y", "/y")], "the source /mnt/x/y lies in the source /mnt/x"),
+        ([mount("/mnt/x"), mount("/mnt/x", "/y")], "lies in the source /mnt/x"),
+        ([mount(path="/home/hermes")], "would cover the volume at /home/hermes"),
+        ([mount(path="/home")], "would cover the volume at /home/hermes"),
+    ],
+)
+def test_host_mounts_that_are_refused(mounts: list[dict[str, Any]], part: str) -> None:
+    [(key, (_, rule, _))] = faults("cattle", **MODEL, cattleHostMounts=mounts).items()
+    assert key.startswith("cattleHostMounts")
+    assert part in rule
+
+
+@pytest.mark.parametrize("given", [{"nodeSshHost": "192.0.2.9"}, {"nodeSshKeyFile": "/keys/root"}])
+def test_a_way_to_root_is_pinned(given: dict[str, str]) -> None:
+    assert "never learnt" in faults("cattle", **MODEL, **given)["nodeSshHostKey"][1]
+
+
+@pytest.mark.parametrize("value", ["SHA256:abc", "ssh-ed25519", "ssh-rsa " + HOST_KEY.split()[1]])
+def test_a_host_key_is_one(value: str) -> None:
+    assert "TYPE BASE64" in faults("cattle", **MODEL, nodeSshHostKey=value)["nodeSshHostKey"][1]
+
+
+def test_a_cattle_without_a_volume_has_its_home_on_the_root_file_system() -> None:
+    found = read("cattle", **MODEL, cattleVolume="").cattle
+    assert found is not None
+    assert found.home_on_root
+    on_disk = read("cattle", **MODEL, cattleVolume="", cattleHostMounts=[mount(path="/home/hermes")]).cattle
+    assert on_disk is not None
+    assert not on_disk.home_on_root
+
+
+def test_the_example_is_a_stack_that_can_be_used() -> None:
+    """The design's own: CT 118 on another node, 2 cores, 4096 + 512 MB, 24 GB, DHCP, on boot, two disks."""
+    file = Path(__file__).parents[2] / "examples" / "docker-on-another-node" / "Pulumi.cattle-118.yaml"
+    given = {key.partition(":")[2]: value for key, value in yaml.safe_load(file.read_text())["config"].items()}
+    found = read("cattle-118", **given)
+    assert found.role is Role.CATTLE
+    cattle = found.cattle
+    assert cattle is not None
+    assert (cattle.vmid, cattle.cores, cattle.memory, cattle.swap, cattle.disk) == (118, 2, 4096, 512, 24)
+    assert (cattle.address, cattle.start_on_boot, cattle.home_on_root) == ("dhcp", True, True)
+    mounts = {(one.source, one.path) for one in cattle.host_mounts}
+    assert mounts == {("/mnt/pve/hdd/hermes", "/data"), ("/media/2tb/hermes", "/fast")}
+    assert found.keyctl
