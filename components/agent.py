@@ -144,8 +144,10 @@ class HermesAgent(pulumi.ComponentResource):
         access: Access,
         private_key_file: Path,
         replace_with: list[pulumi.Resource],
+        before: Mapping[str, Mapping[str, Any]] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
+        """``before``: the phases' outputs in the state, by the resource's name."""
         super().__init__("hermes-homelab:components:HermesAgent", name, {}, opts)
 
         def phase(
@@ -162,6 +164,7 @@ class HermesAgent(pulumi.ComponentResource):
                 host=access.address,
                 host_key=access.host_key,
                 private_key_file=str(private_key_file),
+                before=(before or {}).get(f"{name}-{which}"),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[access, *after], replace_with=replace_with),
             )
 

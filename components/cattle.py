@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Cattle(pulumi.ComponentResource):
         owner: int | None,
         volume: dict[str, Any] | None,
         ssh_public_keys: list[str],
+        phases: Mapping[str, Mapping[str, Any]] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
@@ -134,7 +135,14 @@ class Cattle(pulumi.ComponentResource):
             self.exports["hostMounts"] = {mount.path: mount.source for mount in cattle.host_mounts}
         if agent is not None:
             self.exports |= self._agent(
-                name, settings=settings, cattle=cattle, agent=agent, guest=guest, ready=ready, attached=attached
+                name,
+                settings=settings,
+                cattle=cattle,
+                agent=agent,
+                guest=guest,
+                ready=ready,
+                attached=attached,
+                phases=phases,
             )
         self.register_outputs(self.exports)
 
@@ -172,6 +180,7 @@ class Cattle(pulumi.ComponentResource):
         guest: proxmoxve.ContainerLegacy,
         ready: list[pulumi.Resource],
         attached: pulumi.Input[float],
+        phases: Mapping[str, Mapping[str, Any]] | None,
     ) -> dict[str, pulumi.Input[Any]]:
         """SSH access and the agent's phases; answers the outputs that they add."""
         access = Access(
@@ -194,6 +203,7 @@ class Cattle(pulumi.ComponentResource):
             access=access,
             private_key_file=settings.ssh_private_key_file,
             replace_with=[guest],
+            before=phases,
             opts=pulumi.ResourceOptions(parent=self),
         )
         return {

@@ -8,7 +8,7 @@ what the preview shows (``declared``) holds no secret, and neither do its output
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +17,7 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 from pydantic import BaseModel, SecretStr
 
 from components.dynamic import Props, Provider, changed, diff_of, say
+from components.explanation import explain
 from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, DockerInputs, VerifyInputs
 from provisioning.phases import (
     PhasePlan,
@@ -115,8 +116,10 @@ class Phase(Resource, module="guest", name="Phase"):
         host: pulumi.Input[str],
         host_key: pulumi.Input[str],
         private_key_file: str,
+        before: Mapping[str, Any] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
+        """``before``: this phase's outputs in the state, None where there are none: what has changed is told."""
         as_json: pulumi.Output[str] = inputs.apply(inputs_as_json)
         plan = pulumi.Output.unsecret(as_json.apply(lambda text: _shown(phase, text)))
         secret: pulumi.Output[str] = pulumi.Output.secret(as_json)
@@ -133,6 +136,12 @@ class Phase(Resource, module="guest", name="Phase"):
             "seconds": None,
         }
         super().__init__(_PhaseProvider(), resource_name, props, opts)
+        if before:
+            plan.apply(lambda shown: self._tell(explain(resource_name, before, *shown)))
+
+    def _tell(self, cause: str | None) -> None:
+        if cause:
+            pulumi.log.info(cause, self)
 
 
 def _shown(phase: PhaseName, inputs: str) -> Sequence[Any]:

@@ -98,7 +98,16 @@ def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[
     _refuse(settings, [*home_faults(wish, state), *cattle_faults(settings, check)])
     for warning in warnings_of(check, wish, state):
         pulumi.log.warn(warning)
-    cattle = Cattle("cattle", settings, wish, settings.agent, owner=owner, volume=volume, ssh_public_keys=keys)
+    cattle = Cattle(
+        "cattle",
+        settings,
+        wish,
+        settings.agent,
+        owner=owner,
+        volume=volume,
+        ssh_public_keys=keys,
+        phases=state.phases,
+    )
     return cattle.exports
 
 

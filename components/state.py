@@ -17,6 +17,7 @@ _HOME_TYPES = {
     "pulumi-python:dynamic/proxmox:Power": "root",
 }
 _HOST_MOUNTS_TYPE = "pulumi-python:dynamic/proxmox:HostMounts"
+_PHASE_TYPE = "pulumi-python:dynamic/guest:Phase"
 _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
 
 
@@ -26,7 +27,8 @@ class OwnState:
 
     ``volumes``: the volids of the pet's volumes by the name that the settings give them; ``home``: where a cattle has
     its home, on a ``volume`` or on its ``root`` file system; ``placed``: the host mounts of an earlier run, as the
-    resource keeps them, None when there was no such resource.
+    resource keeps them, None when there was no such resource; ``phases``: the outputs of the agent's phases, by the
+    resource's name.
     """
 
     claim: str | None = None
@@ -34,6 +36,7 @@ class OwnState:
     volumes: Mapping[str, str] = field(default_factory=dict)
     home: str | None = None
     placed: tuple[Mapping[str, Any], ...] | None = None
+    phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
@@ -43,7 +46,8 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
     volumes: dict[str, str] = {}
     home: str | None = None
     placed: tuple[Mapping[str, Any], ...] | None = None
-    for resource in resources.values():
+    phases: dict[str, Mapping[str, Any]] = {}
+    for urn, resource in resources.items():
         if resource["type"] == _CLAIM_TYPE:
             claim = resource["outputs"].get("claim")
         elif resource["type"] == _CONTAINER_TYPE:
@@ -55,7 +59,9 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
             home = _HOME_TYPES[resource["type"]]
         elif resource["type"] == _HOST_MOUNTS_TYPE:
             placed = tuple(resource["outputs"].get("placed") or ())
-    return OwnState(claim, vmid, volumes, home, placed)
+        elif resource["type"] == _PHASE_TYPE:
+            phases[urn.rsplit("::", 1)[1]] = resource["outputs"]
+    return OwnState(claim, vmid, volumes, home, placed, phases)
 
 
 def read_own_state() -> OwnState:

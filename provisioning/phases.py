@@ -20,6 +20,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from provisioning.compose import compose_file, container_parameters, identity, service
+from provisioning.guest.compose import CONTAINER
+from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
 from provisioning.models import (
     MEMORIES,
@@ -42,6 +44,9 @@ NODE_VERSION = "24.19.0"
 
 INSTALLER_SECONDS = 1200
 """So long upstream's own installer may take: on a slow line it downloads for many minutes without a word."""
+
+READ_AT_START = "read_at_start"
+"""The part of `declared` that tells which service would start anew."""
 
 READ_FROM_HOME = frozenset({"fallback_providers"})
 """Keys that the gateway of 0.19.0 reads from the user's config.yaml alone (gateway/run.py, _load_fallback_model)."""
@@ -174,6 +179,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         declared["container"] = {"identity": identity(definition), "service": definition}
         container = container_parameters(inputs, inputs.container, definition)
         more.append(PayloadFile("compose.yaml", compose_file(definition).encode()))
+        declared[READ_AT_START] = {CONTAINER: _sha256([identity(definition), config, _shown_environment(inputs)])[:12]}
     else:
         context = {
             "user": AGENT_USER,
@@ -182,8 +188,9 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
             "writable": inputs.writable,
             "dashboard": inputs.dashboard,
         }
-        for name in (GATEWAY_UNIT, DASHBOARD_UNIT):
-            more.append(PayloadFile(f"units/{name}", _render(f"{name}.j2", context).encode()))
+        units = {name: _render(f"{name}.j2", context) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)}
+        more += [PayloadFile(f"units/{name}", text.encode()) for name, text in units.items()]
+        declared[READ_AT_START] = _read_at_start(inputs, units)
     parameters = {
         "user": AGENT_USER,
         "home": inputs.home,
@@ -254,6 +261,30 @@ def configure_declared(inputs: ConfigureInputs) -> dict[str, Any]:
     declared["auth_file"] = None if inputs.auth_file is None else _shown_secret(AUTH_FILE, inputs.auth_file)
     declared["documents"] = {name: _shown_text(text) for name, text in inputs.documents.items()}
     return declared
+
+
+def _read_at_start(inputs: ConfigureInputs, units: Mapping[str, str]) -> dict[str, str]:
+    """Per service a word for all that it reads at its start, made as the guest makes it: another word, a restart.
+
+    The guest restarts a service besides where it does not run, or where auth.json was missing.
+    """
+    gateway, dashboard = (f"{text}\n{inputs.agent_directory}" for text in (units[GATEWAY_UNIT], units[DASHBOARD_UNIT]))
+    words = wanted_state(gateway, dashboard, managed_config(inputs), _shown_environment(inputs))
+    return {unit: word[:12] for unit, word in words.items() if unit != DASHBOARD_UNIT or inputs.dashboard.enabled}
+
+
+def _shown_environment(inputs: ConfigureInputs) -> dict[str, str]:
+    """The managed environment with words for the secrets. auth.json counts where it is put over another."""
+    secrets: dict[str, SecretStr | None] = {
+        **inputs.secret_environment,
+        MODEL_API_KEY_VARIABLE: inputs.model.api_key,
+        "API_SERVER_KEY": inputs.api_server.key,
+        "HERMES_DASHBOARD_PASSWORD": inputs.dashboard.password or inputs.dashboard.password_hash,
+    }
+    shown = {name: _shown_secret(name, secret) for name, secret in secrets.items() if secret is not None}
+    if inputs.auth_file is not None:
+        shown[AUTH_FILE] = _shown_secret(AUTH_FILE, inputs.auth_file) if inputs.auth_file_overwrite else "declared"
+    return {**managed_environment(inputs), **shown, "HERMES_DASHBOARD_USER": inputs.dashboard.username}
 
 
 def documents_of(inputs: ConfigureInputs) -> list[dict[str, Any]]:
@@ -386,9 +417,13 @@ def _seal(secrets: Mapping[str, str]) -> str:
 
 def _shown_secret(name: str, secret: SecretStr) -> str:
     """A word for a secret that changes with it: 24 bits of scrypt, far too few to find the secret by."""
+    return f"[secret {_word_for(name, secret.get_secret_value())}]"
+
+
+@cache
+def _word_for(name: str, secret: str) -> str:
     salt = f"provisioning shown secret {name}".encode()
-    word = hashlib.scrypt(secret.get_secret_value().encode(), salt=salt, n=2**14, r=8, p=1, dklen=3).hex()
-    return f"[secret {word}]"
+    return hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=3).hex()
 
 
 def _shown_text(text: str) -> str:

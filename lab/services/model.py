@@ -48,7 +48,9 @@ class ModelEndpoint:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_DEADLINE)
 
     def stop(self) -> None:
-        """Stop listening and end the thread."""
+        """Stop listening and end the thread; when that is done already, nothing."""
+        if self._loop.is_closed():
+            return
         if self._runner is not None:
             asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(START_DEADLINE)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -58,14 +60,18 @@ class ModelEndpoint:
 
     async def _listen(self) -> None:
         application = web.Application(client_max_size=64 << 20)
-        application.router.add_get("/v1/models", self._models)
-        application.router.add_post("/v1/chat/completions", self._chat)
+        self.add_routes(application.router)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port)
         await site.start()
         if self.port == 0:
             self.port = self._runner.addresses[0][1]
+
+    def add_routes(self, router: web.UrlDispatcher, prefix: str = "") -> None:
+        """Serve the protocol below ``prefix``."""
+        router.add_get(f"{prefix}/v1/models", self._models)
+        router.add_post(f"{prefix}/v1/chat/completions", self._chat)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         offered = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()

@@ -78,9 +78,14 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert outputs["agentVersion"] == stacks.lab.ready().source_version
     assert stacks.up("cattle").changed == {}
 
-    # The preview names the two phases that a model concerns, and nothing else.
+    # The preview names the two phases that a model and a document concern, why they run, and what restarts.
+    stacks.configure(agentDocuments={"SOUL.md": "You are in a lab."})
+    cause = "cattle-agent-configure runs again (changed: documents.SOUL.md); restarts no service"
+    assert cause in "\n".join(stacks.run("preview", "cattle").messages)
     stacks.configure(agentModel="another-model")
     preview = stacks.run("preview", "cattle")
+    cause = "cattle-agent-configure runs again (changed: documents.SOUL.md, model.name); restarts hermes-"
+    assert cause in "\n".join(preview.messages)
     assert preview.changed == {"update": 2}
     assert {span.name for span in preview.spans if span.op == "update"} == {
         "cattle-agent-configure",

@@ -184,15 +184,36 @@ def test_secrets_reach_the_engine_as_secrets_only(declare: Declare) -> None:
     assert SECRET_SIGNATURE in wire
 
 
-def test_a_changed_model_changes_configure_and_verify_only(declare: Declare) -> None:
+CHANGES: list[tuple[dict[str, Any], set[str]]] = [
+    ({"agentModel": "other"}, {"configure", "verify"}),
+    ({"agentSettings": {"timezone": "UTC"}}, {"configure", "verify"}),
+    ({"agentDocuments": {"SOUL.md": "I am"}}, {"configure", "verify"}),
+    ({"agentEnvironment": {"A": "1"}}, {"configure", "verify"}),
+    ({"agentSecretEnvironment": {"A": "1"}}, {"configure", "verify"}),
+    ({"agentMcpServers": {"x": {"command": "y"}}}, {"configure", "verify"}),
+    ({"agentFallbackModels": [{"provider": "openrouter", "model": "x"}]}, {"configure", "verify"}),
+    ({"agentTelegramAllowedUsers": ["1"]}, {"configure", "verify"}),
+    ({"agentExtraPackages": ["ffmpeg"]}, {"baseline"}),
+    ({"agentExtraPythonPackages": ["httpx==0.28.1"]}, {"agent"}),
+]
+
+
+@pytest.mark.parametrize(("change", "phases"), CHANGES, ids=[next(iter(change)) for change, _ in CHANGES])
+def test_a_change_runs_the_phases_that_it_concerns_and_no_other(
+    declare: Declare, change: dict[str, Any], phases: set[str]
+) -> None:
+    """And nothing of it reaches the container or its volume: nothing is replaced."""
+
     def digests(graph: Graph) -> dict[str, Any]:
-        return {
+        found = {
             name: graph.resources[f"cattle-agent-{name}"].inputs.get("digest")
             for name in ("baseline", "agent", "configure", "verify")
         }
+        others = {name: graph.resources[name].inputs for name in ("cattle-container", "cattle-volume", "cattle-ssh")}
+        return found | others
 
-    before, after = digests(cattle(declare)), digests(cattle(declare, agentModel="other"))
-    assert {name for name in before if before[name] != after[name]} == {"configure", "verify"}
+    before, after = digests(cattle(declare)), digests(cattle(declare, **change))
+    assert {name for name in before if before[name] != after[name]} == phases
 
 
 def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:

@@ -199,7 +199,8 @@ class Site:
         file.write_text(yaml.safe_dump(content, sort_keys=False))
 
     def set_secret(self, stack: str, key: str, value: str) -> None:
-        self._cli("config", "set", "--stack", stack, "--secret", key, stdin=value)
+        """``key``: KEY, or KEY.PART of an object."""
+        self._cli("config", "set", "--stack", stack, "--secret", *(["--path"] if "." in key else []), key, stdin=value)
 
     def _cli(self, *argv: str, stdin: str = "") -> str:
         """One call of the CLI that is no run of the engine."""

@@ -1,0 +1,48 @@
+"""Why a phase runs again, in the preview's words: what is declared now beside what its last run has carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from provisioning.phases import READ_AT_START
+
+
+def explain(phase: str, before: Mapping[str, Any], declared: Mapping[str, Any], digest: str) -> str | None:
+    """One line for people; None when nothing changes. ``before``: a phase's outputs in the state (declared, digest)."""
+    if before.get("digest") == digest:
+        return None
+    old = before.get("declared") or {}
+    changes = sorted(changed(_without(old), _without(declared)))
+    cause = f"changed: {', '.join(changes)}" if changes else "this program's own part of it has changed"
+    return f"{phase} runs again ({cause}){_restarts(old, declared)}"
+
+
+def changed(old: object, new: object, path: str = "") -> Iterator[str]:
+    """The dotted keys at which two trees differ; of what is only in one of them, the key where it begins."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in old.keys() | new.keys():
+            name = f"{path}.{key}" if path else str(key)
+            one, other = old.get(key), new.get(key)
+            # The engine may drop what is null.
+            if one is None or other is None:
+                if one != other:
+                    yield name
+            else:
+                yield from changed(one, other, name)
+    elif old != new:
+        yield path
+
+
+def _without(declared: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in declared.items() if key != READ_AT_START}
+
+
+def _restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    before, after = old.get(READ_AT_START), new.get(READ_AT_START)
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return ""
+    units = sorted(name for name, word in after.items() if before.get(name) != word)
+    ended = sorted(before.keys() - after.keys())
+    said = [f"restarts {' and '.join(units)}" if units else "", f"ends {' and '.join(ended)}" if ended else ""]
+    return "; " + (" and ".join(part for part in said if part) or "restarts no service")

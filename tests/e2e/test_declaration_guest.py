@@ -1,0 +1,267 @@
+"""What is declared about the agent and what the running agent makes of it, in a real container.
+
+The settings take the way of a stack's: through their rules into the configure phase. The model endpoints write down
+what the agent sends them. The tests tell one story, in this order: each finds the container as the one before has
+left it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity
+from aiohttp import web
+
+from components.agent import configure_inputs
+from lab.network import MODEL_PORT
+from lab.services.model import ModelEndpoint as LabModel
+from provisioning import BaselineInputs, PhasePlan, render_baseline, render_configure
+from provisioning.models import check_env_value
+from tests.e2e.phase_guest import Guest, needs_root
+from tests.unit.test_settings import read
+
+pytestmark = needs_root
+
+FIRST_KEY, SPARE_KEY = "sk-first-canary-7d1e", "sk-spare-canary-94ab"
+WORD = "canary-word-of-the-tool"
+TELEGRAM = "123456789:" + "A" * 35
+TOKENS = {
+    "agentTelegramToken": TELEGRAM,
+    "agentTelegramAllowedUsers": ["1"],
+    "agentSlackBotToken": "xoxb-canary-1",
+    "agentSlackAppToken": "xapp-canary-1",
+    "agentSlackAllowedUsers": ["U0123ABC"],
+    "agentDiscordToken": "M" * 26 + ".Gabcde." + "x" * 38,
+}
+# A tool of its own; what its environment was like is left where it can be seen.
+TOOL = """\
+import os
+from pathlib import Path
+from mcp.server.fastmcp import FastMCP
+Path.home().joinpath("tool-word").write_text(os.environ.get("WORD", "nothing"))
+server = FastMCP("lab")
+@server.tool()
+def lantern(text: str) -> str:
+    "Say it."
+    return text
+server.run()
+"""
+USERS_CONFIG = "# mine\nagent:\n  max_turns: 3   # few\n  verbose: true\ndisplay:\n  compact: true\n"
+
+
+class Listening(LabModel):
+    """The lab's model endpoint, which keeps every request that bears the right key.
+
+    Guests reach one port only, so a second endpoint may be served below a path of the first one.
+    """
+
+    def __init__(self, host: str, port: int, key: str, log_file: Path, spare: Listening | None = None) -> None:
+        super().__init__(host, port, key, log_file)
+        self.heard: list[dict[str, Any]] = []
+        self.spare = spare
+
+    def add_routes(self, router: web.UrlDispatcher, prefix: str = "") -> None:
+        super().add_routes(router, prefix)
+        if self.spare is not None:
+            self.spare.add_routes(router, "/spare")
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        answer = await super()._chat(request)
+        if answer.status == 200:
+            self.heard.append(await request.json())
+        return answer
+
+    def last(self) -> tuple[str, set[str]]:
+        """System prompt and names of the tools, of the last request."""
+        body = self.heard[-1]
+        system = "\n".join(str(m["content"]) for m in body["messages"] if m["role"] in ("system", "developer"))
+        return system, {tool["function"]["name"] for tool in body.get("tools") or ()}
+
+
+@dataclass
+class Story:
+    """The guest, two endpoints, and what is declared at the moment."""
+
+    guest: Guest
+    first: Listening
+    spare: Listening
+    declared: dict[str, Any]
+
+    def plan(self, **changed: Any) -> PhasePlan:
+        self.declared |= changed
+        settings = read("cattle", **self.declared)
+        assert settings.cattle is not None
+        assert settings.agent is not None
+        return render_configure(configure_inputs(settings.cattle, settings.agent))
+
+    def configure(self, **changed: Any) -> dict[str, Any]:
+        return self.guest.run(self.plan(**changed))
+
+    def as_agent(self, command: str) -> str:
+        environment = "env HERMES_HOME=/home/hermes/.hermes HERMES_MANAGED=pulumi PATH=/usr/bin:/bin"
+        return self.guest.shell(f"cd /home/hermes && runuser -u hermes -- {environment} HOME=/home/hermes {command}")
+
+    def works(self) -> None:
+        status, _, err = self.guest.verify(dashboard=False)
+        assert status == 0, err
+
+
+@pytest.fixture(scope="module")
+def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("declared")
+    (folder / "secret.env").write_text(f'SPARE_KEY="{SPARE_KEY}"\n')
+    (folder / "auth.json").write_text(json.dumps({"version": 1, "providers": {}, "credential_pool": {}}))
+    (folder / "AGENTS.md").write_text("The rule of the LAB-WORKSHOP.\n")
+    host = str(guest.plan.gateway)
+    spare = Listening("127.0.0.1", 0, SPARE_KEY, folder / "spare.log")
+    first = Listening(host, MODEL_PORT, FIRST_KEY, folder / "first.log", spare)
+    guest.model.stop()
+    spare.start()
+    first.start()
+    guest.run(render_baseline(BaselineInputs()))
+    guest.run(guest.agent())
+    guest.shell(
+        f"runuser -u hermes -- sh -c 'umask 077; cat >/home/hermes/.hermes/config.yaml' <<'END'\n{USERS_CONFIG}END\n"
+        "echo 'I was here before.' >/home/hermes/.hermes/SOUL.md; chown hermes: /home/hermes/.hermes/SOUL.md"
+    )
+    yield Story(
+        guest,
+        first,
+        spare,
+        {
+            "agentDashboard": False,
+            "agentModel": "lab-model",
+            "agentModelUrl": "",
+            "agentModelProvider": "first",
+            "agentProviders": {
+                "first": {"base_url": first.base_url, "key_env": "FIRST_KEY"},
+                "spare": {"base_url": f"http://{host}:{MODEL_PORT}/spare/v1", "key_env": "SPARE_KEY"},
+            },
+            "agentFallbackModels": [{"provider": "spare", "model": "lab-model"}],
+            "agentSettings": {"agent": {"max_turns": 7}, "timezone": "Europe/Berlin", "tymezone": {"a": 1}},
+            "agentEnvironment": {"LAB_PLAIN": "plain"},
+            "agentSecretEnvironment": {"FIRST_KEY": FIRST_KEY, "LAB_WORD": WORD},
+            "agentEnvironmentFiles": [str(folder / "secret.env")],
+            "agentAuthFile": str(folder / "auth.json"),
+            "agentDocuments": {
+                "SOUL.md": "You are LAB-SOUL-ONE.\n",
+                "AGENTS.md": {"file": str(folder / "AGENTS.md")},
+                "USER.md": "The user is LAB-USER.",
+                "tools/lantern.py": TOOL,
+            },
+            "agentMcpServers": {
+                "lab": {
+                    "command": "/opt/hermes/current/venv/bin/python",
+                    "args": ["/home/hermes/tools/lantern.py"],
+                    "env": {"WORD": "${LAB_WORD}"},
+                    "timeout": 30,
+                }
+            },
+        },
+    )
+    first.stop()
+    spare.stop()
+
+
+def test_all_that_is_declared_reaches_the_running_agent(story: Story) -> None:
+    outputs = story.configure()
+    # Told, not refused: another version may know it.
+    assert outputs["unknown_settings"] == ["tymezone"]
+    story.works()
+    # The key of the named provider was sent: the endpoint answers no other.
+    system, tools = story.first.last()
+    assert story.spare.heard == []
+    for text in ("LAB-SOUL-ONE", "LAB-WORKSHOP", "LAB-USER"):
+        assert text in system
+    assert [name for name in tools if "lantern" in name]
+    assert story.guest.shell("cat /home/hermes/tool-word") == WORD
+
+
+def test_ours_win_and_the_users_other_keys_stay(story: Story) -> None:
+    python = "/opt/hermes/current/venv/bin/python"
+    program = (
+        "import json; from hermes_cli.config import load_config; c = load_config(); a = c['agent']; "
+        "print(json.dumps([a['max_turns'], a['verbose'], c['display']['compact'], c['timezone']]))"
+    )
+    answer = story.as_agent(f'{python} -c "{program}"')
+    assert json.loads(answer.splitlines()[-1]) == [7, True, True, "Europe/Berlin"]
+    assert story.guest.shell("cat /home/hermes/.hermes/config.yaml").startswith(USERS_CONFIG)
+
+
+def test_files_lie_where_they_belong_and_what_was_there_is_kept(story: Story) -> None:
+    assert story.guest.shell("cd /home/hermes/.hermes && stat -c '%U %a %n' SOUL.md auth.json memories/USER.md").split(
+        "\n"
+    )[:3] == ["hermes 600 SOUL.md", "hermes 600 auth.json", "hermes 600 memories/USER.md"]
+    assert "I was here before." in story.guest.shell("cat /home/hermes/.hermes-stack/replaced/SOUL.md.*")
+
+
+def test_a_document_needs_no_restart(story: Story) -> None:
+    documents = {**story.declared["agentDocuments"], "SOUL.md": "You are LAB-SOUL-TWO.\n"}
+    assert story.configure(agentDocuments=documents)["restarted"] == []
+    story.works()
+    assert "LAB-SOUL-TWO" in story.first.last()[0]
+
+
+def test_when_the_first_model_fails_the_fallback_answers(story: Story) -> None:
+    secrets = {**story.declared["agentSecretEnvironment"], "FIRST_KEY": "sk-wrong"}
+    assert story.configure(agentSecretEnvironment=secrets)["restarted"] == ["hermes-gateway.service"]
+    before = len(story.first.heard)
+    story.works()
+    assert len(story.first.heard) == before
+    assert len(story.spare.heard) > 0
+
+
+def test_what_is_declared_no_more_goes_and_what_is_the_agents_stays(story: Story) -> None:
+    story.guest.shell("cd /home/hermes/.hermes; echo more >>memories/USER.md; echo '{\"mine\": 1}' >auth.json")
+    story.configure(
+        agentDocuments={},
+        agentFallbackModels=[],
+        agentMcpServers={},
+        agentSettings={},
+        agentAuthFile="",
+        agentSecretEnvironment={"FIRST_KEY": FIRST_KEY},
+    )
+    assert story.guest.shell("cat /home/hermes/.hermes/config.yaml") == USERS_CONFIG
+    assert "more" in story.guest.shell("cat /home/hermes/.hermes/memories/USER.md")
+    assert "mine" in story.guest.shell("cat /home/hermes/.hermes/auth.json")
+    assert story.guest.shell("ls /home/hermes/AGENTS.md /home/hermes/tools/lantern.py 2>/dev/null || true") == ""
+    story.works()
+    system, tools = story.first.last()
+    assert "LAB-SOUL" not in system
+    assert not [name for name in tools if "lantern" in name]
+
+
+def platforms(text: str) -> set[str]:
+    try:
+        return set(json.loads(text or "{}").get("platforms") or ())
+    except ValueError:
+        return set()
+
+
+def test_the_messengers_are_taken_up_and_no_port_is_opened(story: Story) -> None:
+    """There is no internet: the agent tries one after the other, and goes on trying."""
+    assert story.configure(**TOKENS)["restarted"] == ["hermes-gateway.service"]
+    tried = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(180),
+        wait=tenacity.wait_fixed(0.5),
+        retry=tenacity.retry_if_result(lambda found: not found >= {"telegram", "slack", "discord"}),
+        retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+    )(lambda: platforms(story.guest.shell("cat /home/hermes/.hermes/gateway_state.json")))
+    assert tried >= {"telegram", "slack", "discord"}
+    listening = story.guest.shell("ss -Hltn | awk '{print $4}'").split()
+    assert {int(address.rpartition(":")[2]) for address in listening} <= {22, 53, 5355, 8642}
+
+
+def test_no_secret_is_where_others_can_read_it(story: Story) -> None:
+    for secret in (FIRST_KEY, SPARE_KEY, WORD, TELEGRAM, "xapp-canary-1"):
+        check_env_value("canary", secret)
+        found = story.guest.shell(f"grep -rlF '{secret}' /var/log /var/lib/hermes-provision /tmp /etc/systemd || true")
+        assert found == ""
+        assert story.guest.shell(f"journalctl --no-pager | grep -cF '{secret}' || true").strip() == "0"
+    assert re.fullmatch(r"[0-7]?640", story.guest.shell("stat -c %a /etc/hermes/.env").strip())

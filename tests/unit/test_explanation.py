@@ -1,0 +1,106 @@
+"""Why a phase runs again, in words (components/explanation.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from components.explanation import changed, explain
+from components.state import own_state_of
+from provisioning.models import BaselineInputs, ConfigureInputs, Dashboard, ModelEndpoint
+from provisioning.phases import PhasePlan, render_baseline, render_configure
+
+GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
+CANARY = "canary-0c9e"
+MODEL = ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("k"))
+
+
+def configure(**more: Any) -> PhasePlan:
+    return render_configure(ConfigureInputs.model_validate({"model": MODEL, **more}))
+
+
+def told(before: PhasePlan, after: PhasePlan) -> str | None:
+    return explain("configure", {"declared": before.declared, "digest": before.digest}, after.declared, after.digest)
+
+
+def test_without_a_change_nothing_is_told() -> None:
+    assert told(configure(), configure()) is None
+
+
+# What restarts: facts of guest/services.py (wanted_state) - documents are read when a session begins.
+CASES: list[tuple[Callable[[], PhasePlan], Callable[[], PhasePlan], str, set[str]]] = [
+    (
+        lambda: configure(documents={"SOUL.md": "a", "X.md": "x"}),
+        lambda: configure(documents={"SOUL.md": "b", "X.md": "x"}),
+        "documents.SOUL.md",
+        set(),
+    ),
+    (configure, lambda: configure(documents={"SOUL.md": "b"}), "documents.SOUL.md", set()),
+    (configure, lambda: configure(settings={"timezone": "UTC"}), "settings.timezone", {GATEWAY, DASHBOARD}),
+    (configure, lambda: configure(settings={"dashboard": {"theme": "x"}}), "settings.dashboard", {DASHBOARD}),
+    (
+        lambda: configure(secret_environment={"A": "one"}),
+        lambda: configure(secret_environment={"A": CANARY}),
+        "secret_environment.A",
+        {GATEWAY, DASHBOARD},
+    ),
+    (configure, lambda: configure(dashboard=Dashboard(port=9200)), "dashboard.port", {DASHBOARD}),
+    (configure, lambda: configure(agent_directory="/opt/hermes/x"), "agent_directory", {GATEWAY, DASHBOARD}),
+    (
+        lambda: configure(auth_file="{}", auth_file_overwrite=False),
+        lambda: configure(auth_file='{"a": 1}', auth_file_overwrite=False),
+        "auth_file",
+        set(),
+    ),
+    (
+        lambda: configure(auth_file="{}", auth_file_overwrite=True),
+        lambda: configure(auth_file='{"a": 1}', auth_file_overwrite=True),
+        "auth_file",
+        {GATEWAY, DASHBOARD},
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "key", "units"), CASES, ids=[key for _, _, key, _ in CASES])
+def test_the_cause_and_what_restarts(
+    before: Callable[[], PhasePlan], after: Callable[[], PhasePlan], key: str, units: set[str]
+) -> None:
+    text = told(before(), after())
+    assert text is not None
+    cause, _, restarts = text.partition("; ")
+    assert cause == f"configure runs again (changed: {key})"
+    assert {unit for unit in (GATEWAY, DASHBOARD) if unit in restarts} == units
+    assert ("restarts no service" in restarts) is not bool(units)
+    assert CANARY not in text
+
+
+def test_a_dashboard_that_goes_is_told() -> None:
+    text = told(configure(), configure(dashboard=Dashboard(enabled=False)))
+    assert text == f"configure runs again (changed: dashboard.enabled); ends {DASHBOARD}"
+
+
+def test_a_phase_without_services_tells_its_cause_only() -> None:
+    before, after = render_baseline(BaselineInputs()), render_baseline(BaselineInputs(extra_packages=("ffmpeg",)))
+    text = explain("baseline", {"declared": before.declared, "digest": before.digest}, after.declared, after.digest)
+    assert text == "baseline runs again (changed: extra_packages)"
+
+
+def test_a_newer_program_is_a_cause_too() -> None:
+    plan = configure()
+    text = explain("configure", {"declared": plan.declared, "digest": "older"}, plan.declared, plan.digest)
+    assert text == "configure runs again (this program's own part of it has changed); restarts no service"
+
+
+def test_what_the_engine_drops_or_turns_into_another_number_is_no_change() -> None:
+    assert list(changed({"a": 1, "b": [1, 2]}, {"a": 1.0, "b": [1.0, 2.0], "c": None})) == []
+    assert list(changed({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})) in (["a.b", "a.c"], ["a.c", "a.b"])
+
+
+def test_the_phases_are_found_in_the_state() -> None:
+    outputs = {"phase": "configure", "declared": {}, "digest": "x"}
+    urn = "urn:pulumi:cattle::hermes-homelab::a$b::cattle-agent-configure"
+    state = own_state_of({urn: {"type": "pulumi-python:dynamic/guest:Phase", "outputs": outputs}})
+    assert state.phases == {"cattle-agent-configure": outputs}
