@@ -13,15 +13,15 @@ from components.access import Access
 from components.declaration import AuxiliaryModel
 from components.docker import DockerSettings, docker_inputs, in_docker
 from components.phase import Phase, PhaseName
-from components.settings import DOCKER, AgentSettings, CattleSettings
+from components.settings import DOCKER, AgentSettings, CattleSettings, certificates_of
 from provisioning.models import (
-    LOOPBACK,
     AgentInputs,
     ApiServer,
     BaselineInputs,
     ConfigureInputs,
     Dashboard,
     ModelEndpoint,
+    OidcClient,
     VerifyInputs,
 )
 from provisioning.phases import READ_FROM_HOME, overridden, pinned_config
@@ -62,6 +62,7 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
         home_on_root=cattle.home_on_root,
         writable=tuple(mount.path for mount in cattle.lent if not mount.read_only),
         agent_directory=directory,
+        ca_certificates=certificates_of(agent.ca_file) if agent.ca_file else "",
         model=ModelEndpoint(
             provider=agent.model_provider,
             base_url=agent.model_url or None,
@@ -85,6 +86,17 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
             port=agent.dashboard_port,
             username=agent.dashboard_user,
             password=filled(agent.dashboard_password),
+            password_hash=filled(agent.dashboard_password_hash),
+            oidc=OidcClient(
+                issuer=agent.dashboard_oidc_issuer,
+                client_id=agent.dashboard_oidc_client_id,
+                client_secret=filled(agent.dashboard_oidc_client_secret),
+                scopes=agent.dashboard_oidc_scopes,
+            )
+            if agent.dashboard_oidc_issuer
+            else None,
+            public_url=agent.dashboard_public_url,
+            trusted_proxies=tuple(agent.dashboard_trusted_proxies),
         ),
     )
 
@@ -120,7 +132,9 @@ def verify_inputs(agent: AgentSettings, configure: ConfigureInputs, configuratio
         dashboard=configure.dashboard.enabled,
         dashboard_host=configure.dashboard.host if configure.container is None else configure.container.published_ip,
         dashboard_port=configure.dashboard.port,
-        auth_required=configure.dashboard.authenticated and configure.dashboard.host not in LOOPBACK,
+        auth_required=configure.dashboard.auth_required,
+        auth_providers=configure.dashboard.providers if configure.dashboard.auth_required else (),
+        public_url=configure.dashboard.public_url,
         home=configure.home,
         uid=configure.uid,
         container=configure.container is not None,

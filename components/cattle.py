@@ -231,9 +231,11 @@ def _ssh_command(key: Path, host: str) -> str:
 def _dashboard_url(
     agent: AgentSettings, docker: DockerSettings | None, address: pulumi.Output[str]
 ) -> pulumi.Output[str]:
-    """As seen from the guest where it listens on loopback, else as seen from the network; empty where there is none."""
+    """As browsers reach it; from within the guest where it listens on loopback; empty where there is none."""
     if not agent.dashboard:
         return pulumi.Output.from_input("")
+    if agent.dashboard_public_url:
+        return pulumi.Output.from_input(agent.dashboard_public_url)
     if agent.dashboard_is_local if docker is None else docker.is_local:
         return pulumi.Output.from_input(f"http://127.0.0.1:{agent.dashboard_port}")
     return address.apply(lambda host: f"http://{host}:{agent.dashboard_port}")

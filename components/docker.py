@@ -110,13 +110,14 @@ class DockerSettings(SettingsModel):
 def docker_faults(agent: AgentSettings) -> list[Fault]:
     """Settings that do not go together in Docker mode."""
     faults = []
-    if agent.dashboard and not agent.dashboard_password.get_secret_value():
+    if agent.dashboard and not agent.dashboard_asks:
         faults.append(
             Fault(
                 "agentDashboardPassword",
                 "(empty)",
                 "in a container the dashboard listens beyond loopback, and then it needs a password",
-                "pulumi config set --secret agentDashboardPassword, or agentDashboard false",
+                "pulumi config set --secret agentDashboardPassword (or agentDashboardPasswordHash, or set "
+                "agentDashboardOidcIssuer), or agentDashboard false",
             )
         )
     if not agent.dashboard_is_local:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,7 +28,7 @@ from pydantic import (
     field_validator,
 )
 
-from components import declaration
+from components import dashboard, declaration
 from components.declaration import AgentDeclaration
 from components.docker import DockerSettings, docker_faults, unmountable
 from components.host_settings import HostMountSettings, NodeSshSettings, mounts_differ, unpinned
@@ -36,8 +37,7 @@ from components.rules import SettingsModel, absolute_path, keys_with, list_from_
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 
-SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentDashboardPassword"}) | declaration.SECRETS
-DASHBOARD_PASSWORD_LENGTH = 12
+SECRET_KEYS = frozenset({"apiToken", "agentModelKey"}) | dashboard.SECRET_KEYS | declaration.SECRETS
 LONGEST_SHOWN = 80
 
 
@@ -75,6 +75,32 @@ def _optional_ip(value: str) -> str:
 def _optional_url(value: str) -> str:
     if value and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
         raise refuse("must be an http or https URL", "write it like http://192.168.1.10:4000/v1")
+    return value
+
+
+def certificates_of(file: str) -> str:
+    """The PEM certificates of a file and nothing else of it: a private key beside them stays where it is.
+
+    Raises OSError (ssl.SSLError is one) or ValueError where there are none, or broken ones.
+    """
+    text = Path(file).expanduser().read_text(encoding="utf-8")
+    found = re.findall(r"^-----BEGIN CERTIFICATE-----$.+?^-----END CERTIFICATE-----$", text, re.DOTALL | re.MULTILINE)
+    if not found:
+        raise ValueError("it holds none")
+    certificates = "\n".join(found) + "\n"
+    ssl.create_default_context(cadata=certificates)
+    return certificates
+
+
+def _ca_file(value: str) -> str:
+    if value:
+        try:
+            certificates_of(value)
+        except (OSError, ValueError) as error:
+            raise refuse(
+                f"must be a file with PEM certificates ({getattr(error, 'strerror', None) or error})",
+                "name the CA's certificate, the text with -----BEGIN CERTIFICATE-----",
+            ) from None
     return value
 
 
@@ -150,14 +176,6 @@ AbsolutePath = Annotated[str, AfterValidator(absolute_path)]
 Tags = Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_tags)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Filled = Annotated[str, Field(min_length=1)]
-LOOPBACK = "127.0.0.1"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # --- the models ---------------------------------------------------------------------------------
@@ -273,12 +291,11 @@ class CattleSettings(SettingsModel):
         return gateway
 
 
-class AgentSettings(AgentDeclaration):
+class AgentSettings(AgentDeclaration, dashboard.DashboardSettings):
     """The agent in the cattle: which, with what model, and how it is reached; and all that is declared about it."""
 
     model_config = ConfigDict(alias_generator=keys_with("agent"))
 
-    mode: Literal["bare-metal", "docker", "none"]
     source: Literal["git", "pypi", "installer"]
     version: Annotated[
         str, AfterValidator(matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))
@@ -293,19 +310,10 @@ class AgentSettings(AgentDeclaration):
     model_url: Annotated[str, AfterValidator(_optional_url)]
     model: Filled
     model_key: SecretStr
-    dashboard: bool
+    ca_file: Annotated[str, AfterValidator(_ca_file)]
     web_ui: Literal["prebuilt", "build"]
-    dashboard_host: Filled
-    dashboard_port: Port
-    dashboard_user: Filled
-    dashboard_password: SecretStr
     api_port: Port
     extra_packages: Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_apt_names)]
-
-    @property
-    def dashboard_is_local(self) -> bool:
-        """Whether the dashboard listens on loopback only."""
-        return _is_loopback(self.dashboard_host)
 
     @field_validator("model_url")
     @classmethod
@@ -331,24 +339,6 @@ class AgentSettings(AgentDeclaration):
                 "leave agentModelKey empty, and set agentSecretEnvironment",
             )
         return key
-
-    @field_validator("dashboard_password")
-    @classmethod
-    def _dashboard_is_guarded(cls, password: SecretStr, info: ValidationInfo) -> SecretStr:
-        # Hermes itself refuses to start otherwise (facts hermes 1, Dashboard).
-        host = info.data.get("dashboard_host", LOOPBACK)
-        length = len(password.get_secret_value())
-        if info.data.get("dashboard") and not _is_loopback(host) and not length:
-            raise refuse(
-                f"a dashboard on {host} needs a password",
-                "pulumi config set --secret agentDashboardPassword, or agentDashboardHost 127.0.0.1",
-            )
-        if 0 < length < DASHBOARD_PASSWORD_LENGTH:
-            raise refuse(
-                f"the dashboard's password must have {DASHBOARD_PASSWORD_LENGTH} characters or more",
-                "pulumi config set --secret agentDashboardPassword",
-            )
-        return password
 
     @field_validator("api_port")
     @classmethod

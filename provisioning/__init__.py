@@ -24,6 +24,7 @@ from provisioning.models import (
     ConfigureInputs,
     Dashboard,
     ModelEndpoint,
+    OidcClient,
     VerifyInputs,
 )
 from provisioning.phases import (
@@ -46,6 +47,7 @@ __all__ = [
     "HostKey",
     "HostKeyMismatch",
     "ModelEndpoint",
+    "OidcClient",
     "PhaseError",
     "PhaseFailed",
     "PhaseLost",

@@ -20,6 +20,7 @@ PROJECT = "hermes"
 IDENTITY_LABEL = "hermes-stack.identity"
 DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")
 LOOPBACK = "127.0.0.1"
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 MANAGED_FILES = ("config.yaml", ".env")
 STOP_SECONDS = 90
 """More than a gateway may take to drain (facts hermes 3, issue 31981)."""
@@ -51,6 +52,15 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
             "HERMES_DASHBOARD_PORT": str(inputs.dashboard.port),
         }
         ports.append(_port(published, inputs.dashboard.port))
+    authorities: list[Any] = []
+    if inputs.ca_certificates:
+        authorities.append(_bind(CA_BUNDLE, CA_BUNDLE, read_only=True))
+        environment |= {
+            "SSL_CERT_FILE": CA_BUNDLE,
+            "REQUESTS_CA_BUNDLE": CA_BUNDLE,
+            # The bundle is replaced, not rewritten, when it changes: only a new container would see that.
+            "HERMES_STACK_AUTHORITIES": inputs.ca_digest,
+        }
     ours: dict[str, Any] = {
         "image": container.image,
         "container_name": PROJECT,
@@ -68,6 +78,7 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
             _bind(inputs.home, inputs.home),
             # Files, not the folder: newer images own files in /etc/hermes (facts hermes 2).
             *(_bind(f"/etc/hermes/{name}", f"/etc/hermes/{name}", read_only=True) for name in MANAGED_FILES),
+            *authorities,
             *(_bind(volume.source, volume.target, read_only=volume.read_only) for volume in container.volumes),
         ],
         # The main process is a heartbeat that lives on when the gateway is down: without this it would look well.

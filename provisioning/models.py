@@ -5,6 +5,7 @@ Every model is a pydantic model that refuses unknown fields. Defaults are the pr
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ PYPI_VERSION = "0.19.0"
 HOME = "/home/hermes"
 UID = 10000
 MODEL_API_KEY_VARIABLE = "HOMELAB_MODEL_API_KEY"
+OIDC_SECRET_VARIABLE = "HERMES_DASHBOARD_OIDC_CLIENT_SECRET"  # noqa: S105 - its name
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -31,7 +33,11 @@ _IMAGE = re.compile(
     r"@sha256:[0-9a-f]{64}\Z"
 )
 _DOCUMENT = re.compile(r"[A-Za-z0-9._-][A-Za-z0-9 ._-]*(/[A-Za-z0-9._-][A-Za-z0-9 ._-]*)*\Z")
-_SCRYPT = re.compile(r"scrypt\$\d+\$\d+\$\d+\$[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+\Z")
+SCRYPT_HASH = re.compile(r"scrypt\$16384\$8\$1\$(?:[A-Za-z0-9+/]{4}){4,}[A-Za-z0-9+/=]{0,4}\$[A-Za-z0-9+/]{43}=\Z")
+"""A password as the dashboard keeps it: scrypt$N$r$p$salt$key, 16 bytes of salt or more, 32 of key, both in base64.
+
+The agent would take other parameters too, but none that cost more memory than OpenSSL allows by default.
+"""
 
 
 def _absolute(value: str) -> str:
@@ -70,17 +76,24 @@ EnvName = Annotated[str, AfterValidator(check_env_name)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
+def unfit_for_env(value: str) -> str | None:
+    """Why the agent would read a value of its managed .env otherwise than written, or None.
+
+    It reads the file twice, by python-dotenv and by a reader of its own: one expands ${...} and knows escapes, the
+    other strips quotes.
+    """
+    if "\n" in value or "\r" in value or "\0" in value:
+        return "a value can't hold a line break"
+    if value != value.strip() or value != value.strip('"'):
+        return "a value can't begin or end with a blank or a quote; the agent would drop it"
+    found = next((bad for bad in ("'", "\\", "${") if bad in value), None)
+    return None if found is None else f"a value can't hold {found}; the agent would read it in two ways"
+
+
 def check_env_value(name: str, value: str) -> None:
     """ValueError when the agent would not read this value as it is. The text never holds the value."""
-    # The agent reads its managed .env twice, by python-dotenv and by a reader of its own: one expands ${...} and knows
-    # escapes, the other strips quotes. What would not come out of both unchanged is refused.
-    if "\n" in value or "\r" in value or "\0" in value:
-        raise ValueError(f"{name}: a value can't hold a line break")
-    if value != value.strip() or value != value.strip('"'):
-        raise ValueError(f"{name}: a value can't begin or end with a blank or a quote; the agent would drop it")
-    for bad in ("'", "\\", "${"):
-        if bad in value:
-            raise ValueError(f"{name}: a value can't hold {bad}; the agent would read it in two ways")
+    if (unfit := unfit_for_env(value)) is not None:
+        raise ValueError(f"{name}: {unfit}")
 
 
 class _Inputs(BaseModel):
@@ -343,8 +356,18 @@ class ApiServer(_Inputs):
         return value
 
 
+class OidcClient(_Inputs):
+    """A login by OpenID Connect, in place of a password or beside it: code flow with PKCE, ID token verified."""
+
+    issuer: str = Field(pattern=r"^https://[^\s]+$")
+    client_id: str = Field(min_length=1)
+    client_secret: SecretStr | None = None
+    """None: the provider knows the dashboard as a public client."""
+    scopes: str = "openid profile email"
+
+
 class Dashboard(_Inputs):
-    """The web dashboard. On loopback anybody who reaches the port is admin; elsewhere it asks for a password."""
+    """The web dashboard. On loopback anybody who reaches the port is admin; elsewhere it asks who they are."""
 
     enabled: bool = True
     host: str = "127.0.0.1"
@@ -352,10 +375,24 @@ class Dashboard(_Inputs):
     username: str = Field(default="admin", pattern=r"^[A-Za-z0-9._@-]+$")
     password: SecretStr | None = None
     password_hash: SecretStr | None = None
+    oidc: OidcClient | None = None
+    public_url: str = ""
+    """The address that browsers use, where a proxy leads to the dashboard: scheme, host name, port if any."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Whose X-Forwarded-Proto and X-Forwarded-For are believed: addresses, or networks with a prefix."""
+
+    @property
+    def has_password(self) -> bool:
+        return self.password is not None or self.password_hash is not None
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The ways to log in, as the agent's /api/status names them."""
+        return (*(("basic",) if self.has_password else ()), *(("self-hosted",) if self.oidc else ()))
 
     @property
     def authenticated(self) -> bool:
-        return self.password is not None or self.password_hash is not None
+        return bool(self.providers)
 
     @property
     def auth_required(self) -> bool:
@@ -368,11 +405,11 @@ class Dashboard(_Inputs):
             raise ValueError("give password or password_hash, not both")
         if self.password is not None and len(self.password.get_secret_value()) < 12:
             raise ValueError("password must have 12 characters or more")
-        if self.password_hash is not None and not _SCRYPT.match(self.password_hash.get_secret_value()):
+        if self.password_hash is not None and not SCRYPT_HASH.match(self.password_hash.get_secret_value()):
             raise ValueError("password_hash must look like scrypt$16384$8$1$<salt>$<key>, salt and key in base64")
         if self.enabled and self.host not in LOOPBACK and not self.authenticated:
             raise ValueError(
-                f"host {self.host} is open to the network, so a password or password_hash is needed; "
+                f"host {self.host} is open to the network, so password, password_hash or oidc is needed; "
                 "or leave host at 127.0.0.1 and use an SSH tunnel"
             )
         return self
@@ -388,6 +425,8 @@ class ConfigureInputs(_Inputs):
     """Docker mode: what the container is. None: bare-metal, under systemd."""
     api_server: ApiServer = ApiServer()
     dashboard: Dashboard = Dashboard()
+    ca_certificates: str = ""
+    """PEM text: authorities that the container trusts beside Debian's, and the agent with it."""
     settings: dict[str, Any] = {}
     """More keys for the managed config.yaml, merged at every depth; ours win where the product depends on them."""
     providers: dict[str, dict[str, Any]] = {}
@@ -413,6 +452,11 @@ class ConfigureInputs(_Inputs):
     uid: int = UID
     gid: int = UID
 
+    @property
+    def ca_digest(self) -> str:
+        """Changes with `ca_certificates`, for what reads them at its start only; empty without any."""
+        return hashlib.sha256(self.ca_certificates.encode()).hexdigest()[:16] if self.ca_certificates else ""
+
     @model_validator(mode="after")
     def _environment(self) -> ConfigureInputs:
         both = sorted(set(self.environment) & set(self.secret_environment))
@@ -427,6 +471,8 @@ class ConfigureInputs(_Inputs):
             check_env_value(name, secret.get_secret_value())
         if self.model.api_key is not None:
             check_env_value("model.api_key", self.model.api_key.get_secret_value())
+        if self.dashboard.oidc is not None and self.dashboard.oidc.client_secret is not None:
+            check_env_value("dashboard.oidc.client_secret", self.dashboard.oidc.client_secret.get_secret_value())
         return self
 
 
@@ -439,6 +485,16 @@ RESERVED_ENVIRONMENT = {
     "HERMES_MANAGED": "none: always set",
     "HERMES_MANAGED_DIR": "none: always /etc/hermes",
     MODEL_API_KEY_VARIABLE: "model.api_key",
+    "HERMES_DASHBOARD_BASIC_AUTH_USERNAME": "dashboard.username",
+    "HERMES_DASHBOARD_BASIC_AUTH_PASSWORD": "dashboard.password",
+    "HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH": "dashboard.password_hash",
+    "HERMES_DASHBOARD_BASIC_AUTH_SECRET": "none: made once and kept",
+    "HERMES_DASHBOARD_OIDC_ISSUER": "dashboard.oidc.issuer",
+    "HERMES_DASHBOARD_OIDC_CLIENT_ID": "dashboard.oidc.client_id",
+    OIDC_SECRET_VARIABLE: "dashboard.oidc.client_secret",
+    "HERMES_DASHBOARD_OIDC_SCOPES": "dashboard.oidc.scopes",
+    "HERMES_DASHBOARD_PUBLIC_URL": "dashboard.public_url",
+    "FORWARDED_ALLOW_IPS": "dashboard.trusted_proxies",
     # wins over the declared base_url (facts hermes 1, "Trap")
     "CUSTOM_BASE_URL": "model.base_url",
 }
@@ -473,6 +529,9 @@ class VerifyInputs(_Inputs):
     dashboard_port: Port = 9119
     dashboard_host: str = "127.0.0.1"
     auth_required: bool = False
+    auth_providers: tuple[str, ...] = ()
+    """The ways to log in that the dashboard has to offer, where it asks."""
+    public_url: str = ""
     prompt: str = "Reply with the word HERMES-OK and nothing else."
     expect: str = "HERMES-OK"
     home: AbsolutePath = HOME

@@ -26,9 +26,11 @@ from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
 from provisioning.models import (
     MEMORIES,
     MODEL_API_KEY_VARIABLE,
+    OIDC_SECRET_VARIABLE,
     AgentInputs,
     BaselineInputs,
     ConfigureInputs,
+    Dashboard,
     DockerInputs,
     VerifyInputs,
     document_place,
@@ -161,11 +163,13 @@ def agent_directory_name(inputs: AgentInputs) -> str:
 def render_configure(inputs: ConfigureInputs) -> PhasePlan:
     """The managed scope, the units, and starting what has to start."""
     secrets: dict[str, str] = {name: value.get_secret_value() for name, value in inputs.secret_environment.items()}
+    oidc = inputs.dashboard.oidc
     hidden: dict[str, SecretStr | None] = {
         MODEL_API_KEY_VARIABLE: inputs.model.api_key,
         "API_SERVER_KEY": inputs.api_server.key,
         "dashboard.password": inputs.dashboard.password,
         "dashboard.password_hash": inputs.dashboard.password_hash,
+        OIDC_SECRET_VARIABLE: oidc.client_secret if inputs.dashboard.enabled and oidc else None,
         AUTH_FILE: inputs.auth_file,
     }
     secrets |= {name: value.get_secret_value() for name, value in hidden.items() if value is not None}
@@ -187,6 +191,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
             "home_on_root": inputs.home_on_root,
             "writable": inputs.writable,
             "dashboard": inputs.dashboard,
+            "ca_digest": inputs.ca_digest,
         }
         units = {name: _render(f"{name}.j2", context) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)}
         more += [PayloadFile(f"units/{name}", text.encode()) for name, text in units.items()]
@@ -201,10 +206,12 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         "container": container,
         "config": config,
         "environment": managed_environment(inputs),
-        "secret_environment": sorted(inputs.secret_environment),
-        "model_api_key_variable": MODEL_API_KEY_VARIABLE,
+        "secret_environment": sorted(
+            {*inputs.secret_environment, *({MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE} & set(secrets))}
+        ),
+        "ca_certificates": inputs.ca_certificates,
         "dashboard": inputs.dashboard.model_dump(mode="json", include={"enabled", "host", "port", "username"})
-        | {"authenticated": inputs.dashboard.authenticated, "auth_required": inputs.dashboard.auth_required},
+        | {"has_password": inputs.dashboard.has_password, "auth_required": inputs.dashboard.auth_required},
         "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"}),
         "working_directory": inputs.home,
         "documents": documents_of(inputs),
@@ -255,6 +262,11 @@ def configure_declared(inputs: ConfigureInputs) -> dict[str, Any]:
         ("dashboard", "password_hash"): inputs.dashboard.password_hash,
     }.items():
         declared[path[0]][path[1]] = None if secret is None else _shown_secret(".".join(path), secret)
+    oidc = inputs.dashboard.oidc
+    if oidc is not None and oidc.client_secret is not None:
+        declared["dashboard"]["oidc"]["client_secret"] = _shown_secret(
+            "dashboard.oidc.client_secret", oidc.client_secret
+        )
     declared["secret_environment"] = {
         name: _shown_secret(name, secret) for name, secret in inputs.secret_environment.items()
     }
@@ -322,6 +334,9 @@ def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:
     ):
         if value:
             ours[key] = value
+    if inputs.dashboard.enabled and inputs.dashboard.trusted_proxies:
+        # Read by versions after 0.19.0 (facts hermes 1, "Dashboard"); what that one reads is in managed_environment.
+        ours["dashboard"] = {"trusted_proxies": list(inputs.dashboard.trusted_proxies)}
     return ours
 
 
@@ -333,7 +348,25 @@ def managed_environment(inputs: ConfigureInputs) -> dict[str, str]:
         # In a container loopback is the container's own; which address of the guest has it, the published ports say.
         "API_SERVER_HOST": inputs.api_server.host if inputs.container is None else "0.0.0.0",  # noqa: S104
         "API_SERVER_PORT": str(inputs.api_server.port),
+        **dashboard_environment(inputs.dashboard),
     }
+
+
+def dashboard_environment(dashboard: Dashboard) -> dict[str, str]:
+    """What the dashboard reads about logging in and about its proxy, without secrets (facts hermes 1, "Dashboard")."""
+    if not dashboard.enabled:
+        return {}
+    found: dict[str, str] = {}
+    if dashboard.oidc is not None:
+        found["HERMES_DASHBOARD_OIDC_ISSUER"] = dashboard.oidc.issuer
+        found["HERMES_DASHBOARD_OIDC_CLIENT_ID"] = dashboard.oidc.client_id
+        found["HERMES_DASHBOARD_OIDC_SCOPES"] = dashboard.oidc.scopes
+    if dashboard.public_url:
+        found["HERMES_DASHBOARD_PUBLIC_URL"] = dashboard.public_url
+    if dashboard.trusted_proxies:
+        # The web server's own variable; it replaces the default, which is the first of these.
+        found["FORWARDED_ALLOW_IPS"] = ",".join(("127.0.0.1", *dashboard.trusted_proxies))
+    return found
 
 
 def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from provisioning.guest.services import (
     start_services,
     wanted_state,
 )
+from provisioning.guest.trust import trust
 
 LIBRARY = Path("/usr/local/lib/hermes-stack")
 AUTH_FILE = "auth.json"
@@ -66,6 +67,9 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         print(f"home: {line}")
     # Documents are read when a session begins. Of auth.json that is not certain, so a new one is a reason to restart.
     read_at_start = {**env, AUTH_FILE: in_home["auth"]} if in_home["auth"] else env
+
+    if trust(inputs["ca_certificates"]):
+        print("certificates: the container's store was brought up to date")
 
     LIBRARY.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(LIBRARY / "verify.py", (job / "verify.py").read_text(), mode=0o755, gid=0)
@@ -128,11 +132,9 @@ def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, 
     """The managed .env: what is declared, and what is made once and kept on the volume."""
     user, home, dashboard = inputs["user"], inputs["home"], inputs["dashboard"]
     env: dict[str, str] = dict(inputs["environment"])
-    for name in (*inputs["secret_environment"], inputs["model_api_key_variable"]):
-        if name in hidden:
-            env[name] = hidden[name]
+    env |= {name: hidden[name] for name in inputs["secret_environment"]}
     env["API_SERVER_KEY"] = kept(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
-    if dashboard["enabled"] and dashboard["authenticated"]:
+    if dashboard["enabled"] and dashboard["has_password"]:
         present = read_env(MANAGED / ".env").get("HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH", "")
         env["HERMES_DASHBOARD_BASIC_AUTH_USERNAME"] = dashboard["username"]
         env["HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH"] = hidden.get("dashboard.password_hash") or dashboard_hash(

@@ -14,6 +14,8 @@ UNITS = Path("/etc/systemd/system")
 STARTED = Path("/var/lib/hermes-provision/started.json")
 GATEWAY = "hermes-gateway.service"
 DASHBOARD = "hermes-dashboard.service"
+PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
+"""Only the dashboard's web server reads it: the gateway's does not."""
 
 
 def render_unit(template: str, directory: str) -> str:
@@ -70,7 +72,9 @@ def wanted_state(gateway_text: str, dashboard_text: str, config: dict[str, Any],
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     others = {key: value for key, value in config.items() if key != "dashboard"}
-    env_others = {key: value for key, value in env.items() if not key.startswith("HERMES_DASHBOARD_")}
+    env_others = {
+        key: value for key, value in env.items() if not key.startswith("HERMES_DASHBOARD_") and key != PROXY_VARIABLE
+    }
     return {GATEWAY: digest(gateway_text, others, env_others), DASHBOARD: digest(dashboard_text, config, env)}
 
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,15 @@ IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
 POLL_S = 0.2
 JOURNAL_LINES = 15
 
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback needs no proxy
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirection is an answer here, not a way to go."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)  # loopback needs no proxy
 
 
 class Fault(Exception):  # noqa: N818 - what was found, no fault of the program
@@ -206,7 +215,12 @@ def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -
             )
             if status.get(name) != value
         ]
+        missing = sorted(set(parameters["auth_providers"]) - set(status.get("auth_providers") or []))
+        if missing:
+            wrong.append(f"auth_providers lacks {', '.join(missing)}: that way to log in was not taken up")
         if not wrong:
+            if "self-hosted" in parameters["auth_providers"]:
+                check_oidc(url.removesuffix("/api/status"), parameters["public_url"])
             current, latest = status.get("config_version"), status.get("latest_config_version")
             if current != latest:
                 # The file is the user's, and migrating it drops their comments: theirs to decide.
@@ -216,6 +230,24 @@ def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -
         if time.monotonic() >= deadline or not wrong[0].startswith("gateway_running"):
             raise Fault(f"{url} disagrees: {'; '.join(wrong)}")
         time.sleep(POLL_S)
+
+
+def check_oidc(base: str, public_url: str) -> None:
+    """Begin a login: it makes the dashboard ask the provider for its addresses, as the first user would."""
+    url = f"{base}/auth/login?provider=self-hosted"
+    try:
+        with OPENER.open(urllib.request.Request(url), timeout=30) as answer:  # noqa: S310 - http to ourselves
+            status, place, text = answer.status, "", ""
+    except urllib.error.HTTPError as error:
+        status, place, text = error.code, error.headers.get("Location", ""), error.read(600).decode(errors="replace")
+    asked = urllib.parse.parse_qs(urllib.parse.urlsplit(place).query)
+    if status != 302 or "redirect_uri" not in asked:
+        raise Fault(
+            f"the dashboard can't begin a login at the OpenID Connect provider ({url} answered {status}): {text}\n"
+            "The container has to reach the issuer, and to trust its certificate (agentCaFile)."
+        )
+    if asked["redirect_uri"] != [f"{public_url}/auth/callback"]:
+        raise Fault(f"a login would lead back to {asked['redirect_uri'][0]}, declared is {public_url}/auth/callback")
 
 
 def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:

@@ -1,17 +1,22 @@
-"""A stack's agent from the command line: status, logs, prompt."""
+"""A stack's agent from the command line: status, logs, prompt, dashboard, and a password's hash."""
 
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import os
+import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from components.dashboard import PASSWORD_LENGTH, is_loopback
 from provisioning.errors import ProvisioningError
+from provisioning.guest.managed import scrypt_hash
 from provisioning.ssh import HostKey, SshTarget, connect
 from provisioning.talk import ask
 
@@ -64,13 +69,43 @@ def run_in_guest(target: SshTarget, script: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def follow(target: SshTarget, journal: list[str]) -> int:
+def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> int:
     """Hand the terminal to ssh, which can be interrupted; the host key is pinned by a file of its own."""
     pinned = ROOT / ".cache" / "known_hosts"
     pinned.write_text(f"{target.host} {target.host_key.line}\n")
-    command = ["ssh", "-o", f"UserKnownHostsFile={pinned}", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
-    command += ["-i", str(target.private_key_file), f"{target.user}@{target.host}", *journal]
-    return subprocess.run(command, check=False).returncode
+    ssh = ["ssh", "-o", f"UserKnownHostsFile={pinned}", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
+    ssh += [*options, "-i", str(target.private_key_file), f"{target.user}@{target.host}", *command]
+    try:
+        return subprocess.run(ssh, check=False).returncode
+    except KeyboardInterrupt:
+        return 0
+
+
+def see_dashboard(target: SshTarget, address: str, port: int | None) -> int:
+    """Print where the dashboard is; where it listens on loopback, hold a tunnel to it until interrupted."""
+    place = urlsplit(address)
+    if not place.hostname:
+        raise AgentError("the stack has no dashboard: set agentDashboard to true")
+    if not is_loopback(place.hostname):
+        print(address)
+        return 0
+    near = port or place.port
+    print(f"http://127.0.0.1:{near}  (until Ctrl-C)", flush=True)
+    tunnel = ("-N", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{near}:127.0.0.1:{place.port}")
+    return hand_over(target, options=tunnel)
+
+
+def hash_password() -> str:
+    """Ask twice without echo, or read one line where there is no terminal; the hash as the dashboard wants it."""
+    if sys.stdin.isatty():
+        password = getpass.getpass("password: ")
+        if getpass.getpass("once more: ") != password:
+            raise AgentError("the two differ; nothing was hashed")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if len(password) < PASSWORD_LENGTH:
+        raise AgentError(f"the password must have {PASSWORD_LENGTH} characters or more")
+    return scrypt_hash(password, secrets.token_bytes(16))
 
 
 def main() -> int:
@@ -83,8 +118,14 @@ def main() -> int:
     logs.add_argument("-n", "--lines", type=int, default=50)
     prompt = verbs.add_parser("prompt", help="send one prompt, print its answer")
     prompt.add_argument("text")
+    dashboard = verbs.add_parser("dashboard", help="a tunnel to the dashboard, for as long as it runs")
+    dashboard.add_argument("-p", "--port", type=int, help="the tunnel's port on this machine (the dashboard's own)")
+    verbs.add_parser("hash-password", help="print the hash of a password, for agentDashboardPasswordHash")
     options = parser.parse_args()
     try:
+        if options.verb == "hash-password":
+            print(hash_password())
+            return 0
         outputs = outputs_of(options.stack)
         target = target_of(outputs)
         if options.verb == "status":
@@ -92,7 +133,9 @@ def main() -> int:
         elif options.verb == "logs":
             journal = ["journalctl", "--no-pager", "-u", "hermes-gateway", "-u", "hermes-dashboard"]
             journal += ["-n", str(options.lines), *(["-f"] if options.follow else [])]
-            return follow(target, journal)
+            return hand_over(target, *journal)
+        elif options.verb == "dashboard":
+            return see_dashboard(target, outputs["dashboard"], options.port)
         else:
             print(ask(target, options.text, api_port=urlsplit(outputs["api"]).port or 8642))
     except (AgentError, ProvisioningError) as error:

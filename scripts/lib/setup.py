@@ -31,6 +31,7 @@ UV = CACHE / "uv" / "bin" / "uv"
 VENV = CACHE / "venv"
 CLI = CACHE / "pulumi-cli"
 PULUMI_HOME = CACHE / "pulumi-home"
+TOOLS = CACHE / "tools"
 STAMP = CACHE / "setup.stamp"
 ARCHIVES_VARIABLE = "HERMES_TOOLCHAIN"
 DEFAULT_ARCHIVES = ROOT.parent / "shared" / "toolchain"
@@ -42,7 +43,10 @@ INPUTS = (
     ROOT / "toolchain.toml",
     ROOT / "scripts" / "lib" / "uv.lock",
     ROOT / "lab" / "debian-packages.txt",
+    ROOT / "tests" / "debian-packages.txt",
 )
+SCOPES = ("no-lab", "lab", "tests")
+"""What a set-up is for; each does all that those before it do."""
 
 
 class SetupError(Exception):
@@ -79,9 +83,9 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def finished(mark: str, lab: bool) -> bool:
-    """Whether an earlier run did all of this; one that did the lab did all that a run without it would do."""
-    done = [f"{mark} lab"] if lab else [f"{mark} lab", f"{mark} no-lab"]
+def finished(mark: str, scope: str) -> bool:
+    """Whether an earlier run did all of this, or more."""
+    done = [f"{mark} {wider}" for wider in SCOPES[SCOPES.index(scope) :]]
     return (
         STAMP.exists()
         and STAMP.read_text() in done
@@ -94,19 +98,57 @@ def finished(mark: str, lab: bool) -> bool:
 # --- Debian packages ---------------------------------------------------------------------------
 
 
-def debian_packages(lab: bool) -> list[str]:
+def listed_packages(folder: str) -> list[list[str]]:
+    """The lines of a folder's debian-packages.txt, as words."""
+    file = ROOT / folder / "debian-packages.txt"
+    lines = (line.split("#")[0].split() for line in file.read_text().splitlines()) if file.exists() else ()
+    return [words for words in lines if words]
+
+
+def debian_packages(scope: str) -> list[str]:
     """The packages that are wanted and not installed, in the order of the list."""
-    # shellcheck is for scripts/check.
-    wanted = ["git", "ca-certificates", *(["shellcheck"] if lab else [])]
-    listed = ROOT / "lab" / "debian-packages.txt"
-    if lab and listed.exists():
-        lines = (line.split("#")[0].strip() for line in listed.read_text().splitlines())
-        wanted += [line for line in lines if line]
+    wanted = ["git", "ca-certificates"]
+    if scope != "no-lab":
+        # shellcheck is for scripts/check.
+        wanted += ["shellcheck", *(words[0] for words in listed_packages("lab"))]
+    if scope == "tests":
+        wanted += [words[0] for words in listed_packages("tests") if UNPACKED not in words]
     query = subprocess.run(
         ["dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n"], capture_output=True, text=True, check=False
     )
     installed = {line.split()[0] for line in query.stdout.splitlines() if line.endswith(" installed")}
     return [name for name in wanted if name not in installed]
+
+
+UNPACKED = "unpacked"
+
+
+def unpack_debian_packages() -> None:
+    """Bring the programs that tests start themselves: installed, each would run as a service from now on."""
+    wanted = [words[0] for words in listed_packages("tests") if UNPACKED in words]
+    stamp = TOOLS / "unpacked"
+    if stamp.exists() and stamp.read_text().split() == wanted:
+        return
+    lists = Path("/var/lib/apt/lists")
+    if os.geteuid() == 0 and shutil.which("apt-get") and not any(lists.glob("*_Packages*")):
+        run(["apt-get", "update", "-qq"], "reading the package lists")
+    if not any(lists.glob("*_Packages*")):
+        say(f"tests want {' and '.join(wanted)}, and there are no package lists to fetch them by. As root:")
+        say("  apt-get update")
+        return
+    say(f"unpacking {' '.join(wanted)} below {TOOLS.relative_to(ROOT)}")
+    shutil.rmtree(TOOLS, ignore_errors=True)
+    TOOLS.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        # Not as _apt, who has no way into a checkout; the lists' sums are checked either way.
+        run(
+            ["apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", *wanted],
+            f"downloading {' '.join(wanted)}",
+            cwd=folder,
+        )
+        for archive in sorted(Path(folder).glob("*.deb")):
+            run(["dpkg-deb", "--extract", archive, TOOLS], f"unpacking {archive.name}")
+    stamp.write_text(" ".join(wanted))
 
 
 def install_debian_packages(missing: Sequence[str]) -> None:
@@ -398,16 +440,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/setup", description="Make all that this checkout needs, below .cache."
     )
-    parser.add_argument("--no-lab", action="store_true", help="leave out the Debian packages of the local Proxmox")
-    lab = not parser.parse_args().no_lab
+    scopes = parser.add_mutually_exclusive_group()
+    for name, words in (
+        ("no-lab", "leave out the Debian packages of the local Proxmox"),
+        ("tests", "bring the Debian packages of the tests, too"),
+    ):
+        scopes.add_argument(f"--{name}", dest="scope", action="store_const", const=name, default="lab", help=words)
+    scope = parser.parse_args().scope
     mark = fingerprint()
-    if finished(mark, lab):
+    if finished(mark, scope):
         return 0
     CACHE.mkdir(exist_ok=True)
     pins = tomllib.loads((ROOT / "toolchain.toml").read_text())
     try:
-        missing = debian_packages(lab)
+        missing = debian_packages(scope)
         install_debian_packages(missing)
+        if scope == "tests":
+            unpack_debian_packages()
         install_uv()
         install_python_packages()
         install_cli(pins["pulumi"])
@@ -417,7 +466,7 @@ def main() -> int:
         return 1
     # Without its packages the lab can't run, and the next call has to look again.
     if not (missing and os.geteuid() != 0):
-        STAMP.write_text(f"{mark} {'lab' if lab else 'no-lab'}")
+        STAMP.write_text(f"{mark} {scope}")
     say("done")
     return 0
 

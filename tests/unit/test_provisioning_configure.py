@@ -97,7 +97,7 @@ BASE = (
     "unit g",
     "unit d",
     {"model": {"default": "m"}, "dashboard": {"theme": "x"}},
-    {"A": "1", "HERMES_DASHBOARD_X": "1"},
+    {"A": "1", "HERMES_DASHBOARD_X": "1", "FORWARDED_ALLOW_IPS": "1"},
 )
 
 
@@ -111,6 +111,7 @@ BASE = (
         ((*BASE[:2], {**BASE[2], "dashboard": {"theme": "y"}}, BASE[3]), False, True),
         ((*BASE[:3], {**BASE[3], "A": "2"}), True, True),
         ((*BASE[:3], {**BASE[3], "HERMES_DASHBOARD_X": "2"}), False, True),
+        ((*BASE[:3], {**BASE[3], "FORWARDED_ALLOW_IPS": "2"}), False, True),
     ],
 )
 def test_what_a_change_restarts(

@@ -317,7 +317,7 @@ REFUSED: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (ModelEndpoint, {"base_url": "https://me:word@x/v1", "name": "m"}, "without user or password"),
     (ApiServer, {"key": "short"}, "32 or more"),
     (ApiServer, {"port": 0}, "greater than or equal to 1"),
-    (Dashboard, {"host": "0.0.0.0"}, "password or password_hash is needed"),  # noqa: S104 - refused
+    (Dashboard, {"host": "0.0.0.0"}, "password, password_hash or oidc is needed"),  # noqa: S104 - refused
     (Dashboard, {"password": "short"}, "12 characters"),
     (Dashboard, {"password": "long enough words", "password_hash": HASH}, "not both"),
     (Dashboard, {"password_hash": "scrypt$x"}, "must look like"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -90,6 +91,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
             status, answer = made.answers.get(self.path, (404, {}))
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
+            if isinstance(answer, dict) and "Location" in answer:
+                self.send_header("Location", answer["Location"])
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -143,6 +146,41 @@ def test_an_old_config_of_the_user_is_noted_and_left_alone(agent: Agent, monkeyp
     status, _, err = outcome(agent, monkeypatch)
     assert status == 0
     assert "config.yaml in the home is of schema 32, the agent knows 33" in err
+
+
+PROVIDERS = ("basic", "self-hosted")
+LOGIN = "/auth/login?provider=self-hosted"
+PUBLIC = "https://hermes.example.org"
+BACK = quote(f"{PUBLIC}/auth/callback", safe="")
+AUTHORIZE = f"https://login.example.org/authorize?client_id=hermes&redirect_uri={BACK}"
+
+
+def test_a_login_at_the_provider_is_begun(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.answers["/api/status"] = changed("/api/status", auth_required=True, auth_providers=["nous", *PROVIDERS])
+    agent.answers[LOGIN] = (302, {"Location": AUTHORIZE})
+    status, _, err = outcome(agent, monkeypatch, auth_required=True, auth_providers=list(PROVIDERS), public_url=PUBLIC)
+    assert status == 0, err
+    assert LOGIN in [path for path, _, _ in agent.requests]
+
+
+@pytest.mark.parametrize(
+    ("providers", "login", "words"),
+    [
+        (["basic"], (302, {"Location": AUTHORIZE}), "auth_providers lacks self-hosted"),
+        (list(PROVIDERS), (503, {"detail": "Provider unreachable: certificate verify failed"}), "certificate verify"),
+        (list(PROVIDERS), (200, {}), "can't begin a login"),
+        (list(PROVIDERS), (302, {"Location": "/login"}), "can't begin a login"),
+        (list(PROVIDERS), (302, {"Location": AUTHORIZE.replace("hermes.", "other.")}), "would lead back to"),
+    ],
+)
+def test_a_login_that_can_not_work_is_told(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, providers: list[str], login: tuple[int, Any], words: str
+) -> None:
+    agent.answers["/api/status"] = changed("/api/status", auth_required=True, auth_providers=providers)
+    agent.answers[LOGIN] = login
+    status, _, err = outcome(agent, monkeypatch, auth_required=True, auth_providers=list(PROVIDERS), public_url=PUBLIC)
+    assert status == 1
+    assert words in err
 
 
 def test_without_dashboard_none_is_asked(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,343 @@
+"""The dashboard of a real agent behind real proxies, in a real browser: who gets in, how, and who does not.
+
+The tests share one container, whose dashboard takes a password by its hash and an identity provider's word.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.cookies import SimpleCookie
+from pathlib import Path
+
+import pytest
+import trustme
+import websocket
+from pydantic import SecretStr
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support import expected_conditions as shown
+from selenium.webdriver.support.wait import WebDriverWait
+
+from provisioning import (
+    BaselineInputs,
+    ConfigureInputs,
+    Dashboard,
+    ModelEndpoint,
+    OidcClient,
+    render_baseline,
+    render_configure,
+)
+from tests.e2e import proxies
+from tests.e2e.identity import Provider, serving
+from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
+from tests.e2e.proxies import NAME, Proxy, free_port
+
+pytestmark = needs_root
+
+USER = "admin"
+PASSWORD = "canary horse battery staple"
+SALT = b"sixteen bytes ok"
+KEY = hashlib.scrypt(PASSWORD.encode(), salt=SALT, n=2**14, r=8, p=1, dklen=32)
+# facts hermes 1, "Dashboard": the form of the hash
+HASH = f"scrypt$16384$8$1${base64.b64encode(SALT).decode()}${base64.b64encode(KEY).decode()}"
+LOGIN = "login.home.arpa"
+CLIENT_SECRET = "oidc-canary-8d1c"
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def caddy_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """A homelab's own, which nobody trusts yet."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def provider(guest: Guest, authority: trustme.CA, caddy_port: int) -> Iterator[Provider]:
+    """On the bridge, where browser and container reach it."""
+    gateway, port = str(guest.plan.gateway), free_port()
+    place = guest.runtime.place
+    rule = ["insert", "rule", "inet", place.table, "host", "iifname", place.bridge, "tcp", "dport", str(port), "accept"]
+    subprocess.run(["nft", *rule], check=True, timeout=30)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(LOGIN).configure_cert(tls)
+    back = f"https://{NAME}:{caddy_port}/auth/callback"
+    made = Provider(f"https://{LOGIN}:{port}", "hermes-dashboard", CLIENT_SECRET, back)
+    with serving(made, gateway, port, tls):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def dashboard(guest: Guest, provider: Provider, authority: trustme.CA, caddy_port: int) -> Dashboard:
+    """The running agent, opened as the settings would open it for these proxies and this provider."""
+    guest.run(render_baseline(BaselineInputs()))
+    guest.run(guest.agent())
+    guest.shell(f"echo '{guest.plan.gateway} {LOGIN}' >>/etc/hosts")
+    wanted = Dashboard(
+        host="0.0.0.0",  # noqa: S104 - of a container in a lab
+        username=USER,
+        password_hash=SecretStr(HASH),
+        oidc=OidcClient(issuer=provider.issuer, client_id=provider.client_id, client_secret=SecretStr(CLIENT_SECRET)),
+        public_url=f"https://{NAME}:{caddy_port}",
+        trusted_proxies=(str(guest.plan.gateway),),
+    )
+    endpoint = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY))
+    certificates = authority.cert_pem.bytes().decode()
+    guest.run(render_configure(ConfigureInputs(model=endpoint, dashboard=wanted, ca_certificates=certificates)))
+    return wanted
+
+
+@pytest.fixture(scope="module")
+def caddy(
+    guest: Guest, dashboard: Dashboard, caddy_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Proxy]:
+    with proxies.caddy(tmp_path_factory.mktemp("caddy"), f"{guest.address}:{dashboard.port}", caddy_port) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def nginx(guest: Guest, dashboard: Dashboard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    with proxies.nginx(tmp_path_factory.mktemp("nginx"), f"{guest.address}:{dashboard.port}", free_port()) as made:
+        yield made
+
+
+@pytest.fixture(params=["caddy", "nginx"])
+def proxy(request: pytest.FixtureRequest) -> Proxy:
+    made: Proxy = request.getfixturevalue(request.param)
+    return made
+
+
+def verify(guest: Guest, dashboard: Dashboard) -> tuple[int, str, str]:
+    return guest.verify(
+        auth_required=True,
+        auth_providers=dashboard.providers,
+        public_url=dashboard.public_url,
+        dashboard_host=dashboard.host,
+    )
+
+
+def test_verify_finds_both_ways_in_and_reaches_the_provider(guest: Guest, dashboard: Dashboard) -> None:
+    status, _, err = verify(guest, dashboard)
+    assert status == 0, err
+
+
+# -- behind a proxy ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    text: str
+
+
+@dataclass
+class Visitor:
+    """A client that believes the proxy's authority and no other, and keeps its cookies."""
+
+    proxy: Proxy
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def connect(self, name: str = NAME) -> ssl.SSLSocket:
+        tls = ssl.create_default_context(cafile=str(self.proxy.authority))
+        plain = socket.create_connection(("127.0.0.1", self.proxy.port), timeout=PATIENCE)
+        try:
+            return tls.wrap_socket(plain, server_hostname=name)
+        except OSError:
+            plain.close()
+            raise
+
+    @property
+    def cookie(self) -> str:
+        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+
+    def ask(self, path: str, body: dict[str, str] | None = None, host: str = NAME) -> Answer:
+        headers = {"Host": f"{host}:{self.proxy.port}", "Cookie": self.cookie, "Origin": self.proxy.url}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        with contextlib.closing(http.client.HTTPConnection(NAME)) as connection:
+            connection.sock = self.connect()
+            method, sent = ("GET", None) if body is None else ("POST", json.dumps(body))
+            connection.request(method, path, sent, headers)
+            answer = connection.getresponse()
+            found = Answer(answer.status, answer.headers, answer.read().decode())
+        for line in found.headers.get_all("Set-Cookie", []):
+            self.cookies |= {name: item.value for name, item in SimpleCookie(line).items() if item.value}
+        return found
+
+    def log_in(self) -> Answer:
+        return self.ask("/auth/password-login", {"provider": "basic", "username": USER, "password": PASSWORD})
+
+
+def test_its_name_leads_to_the_login_and_the_password_to_the_dashboard(proxy: Proxy) -> None:
+    visitor = Visitor(proxy)
+    first = visitor.ask("/")
+    assert first.status == 302
+    assert first.headers["Location"].startswith("/login")
+    assert 'data-provider="basic"' in visitor.ask("/login").text
+    assert visitor.ask("/api/config").status == 401
+
+    logged_in = visitor.log_in()
+    assert logged_in.status == 200
+    cookies = [line for line in logged_in.headers.get_all("Set-Cookie", []) if "_session_" in line]
+    # The dashboard knows by the proxy's word that the browser speaks TLS, though it does not itself.
+    assert [line for line in cookies if line.startswith("__Host-hermes_session_at=")]
+    assert all("Secure" in line and "HttpOnly" in line for line in cookies)
+    assert visitor.ask("/api/config").status == 200
+
+
+def test_a_websocket_passes_with_a_ticket_and_from_its_own_page_only(proxy: Proxy) -> None:
+    visitor = Visitor(proxy)
+    assert visitor.log_in().status == 200
+    ticket = json.loads(visitor.ask("/api/auth/ws-ticket", {}).text)["ticket"]
+    address = f"{proxy.url}/api/ws".replace("https:", "wss:")
+
+    def upgrade(address: str) -> websocket.WebSocket:
+        plain = visitor.connect()
+        try:
+            return websocket.create_connection(address, socket=plain, origin=proxy.url, timeout=PATIENCE)
+        except websocket.WebSocketException:
+            plain.close()
+            raise
+
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        upgrade(address)
+    assert refused.value.status_code == 403
+    with contextlib.closing(upgrade(f"{address}?ticket={ticket}")) as connection:
+        assert json.loads(connection.recv())["jsonrpc"] == "2.0"
+
+
+def test_another_name_finds_nothing(proxy: Proxy) -> None:
+    visitor = Visitor(proxy)
+    # The name is asked for in the TLS handshake already: there is no certificate for it.
+    with pytest.raises(ssl.SSLError):
+        visitor.connect("other.home.arpa")
+    # With the right name in the handshake and another one afterwards: nginx hangs up, Caddy answers with nothing.
+    with contextlib.suppress(http.client.RemoteDisconnected):
+        answer = visitor.ask("/login", host="other.home.arpa")
+        assert (answer.status, answer.text) == (200, "")
+
+
+# -- in a browser ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def browser(guest: Guest, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    """Debian's Chromium, headless. It takes any certificate: that they are right, the tests above have seen."""
+    options = webdriver.ChromeOptions()
+    options.accept_insecure_certs = True
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert chromium is not None, "chromium is not here: scripts/setup --tests"
+    assert driver is not None, "chromedriver is not here: scripts/setup --tests"
+    options.binary_location = chromium
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # it refuses to run as root otherwise
+        "--disable-dev-shm-usage",
+        "--window-size=1280,800",
+        "--lang=en",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        f"--host-resolver-rules=MAP {NAME} 127.0.0.1, MAP {LOGIN} {guest.plan.gateway}",
+    ):
+        options.add_argument(argument)
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    made.set_page_load_timeout(PATIENCE)
+    yield made
+    made.quit()
+
+
+def wait_for(browser: webdriver.Chrome, selector: str) -> WebElement:
+    element: WebElement = WebDriverWait(browser, PATIENCE).until(
+        shown.visibility_of_element_located((By.CSS_SELECTOR, selector))
+    )
+    return element
+
+
+def fill_in(browser: webdriver.Chrome, **fields: str) -> None:
+    for name, value in fields.items():
+        field = wait_for(browser, f"input[name={name}]")
+        field.clear()
+        field.send_keys(value)
+    browser.find_element(By.CSS_SELECTOR, "button").click()
+
+
+def session_cookies(browser: webdriver.Chrome) -> list[str]:
+    return [cookie["name"] for cookie in browser.get_cookies() if "hermes_session_at" in cookie["name"]]
+
+
+def sees_dashboard(browser: webdriver.Chrome) -> None:
+    """The page that comes after the login, with all that it fetches: the version, and the gateway that runs."""
+
+    def complete(found: webdriver.Chrome) -> bool:
+        text = found.find_element(By.TAG_NAME, "body").text
+        return "v0.19.0" in text and "Gateway Status: Running" in text and "Connected" in text
+
+    waiting = WebDriverWait(browser, PATIENCE, ignored_exceptions=[StaleElementReferenceException])
+    waiting.until(complete)
+    assert session_cookies(browser) == ["__Host-hermes_session_at"]
+
+
+def take_picture(browser: webdriver.Chrome) -> None:
+    """Where $DASHBOARD_PICTURE says: docs/dashboard.png is made so."""
+    if path := os.environ.get("DASHBOARD_PICTURE"):
+        browser.save_screenshot(path)
+
+
+def test_a_password_opens_the_dashboard_and_a_wrong_one_does_not(browser: webdriver.Chrome, caddy: Proxy) -> None:
+    browser.get(caddy.url)
+    assert "/login" in browser.current_url
+    fill_in(browser, username=USER, password="not the password")
+    assert "Invalid username or password" in wait_for(browser, ".form-error").text
+    assert session_cookies(browser) == []
+
+    fill_in(browser, username=USER, password=PASSWORD)
+    WebDriverWait(browser, PATIENCE).until(lambda found: "/login" not in found.current_url)
+    sees_dashboard(browser)
+    take_picture(browser)
+
+
+def test_a_provider_s_word_opens_the_dashboard(browser: webdriver.Chrome, caddy: Proxy, provider: Provider) -> None:
+    browser.get(caddy.url)
+    wait_for(browser, "a.provider-btn").click()
+    fill_in(browser, user="ada")
+    WebDriverWait(browser, PATIENCE).until(lambda found: found.current_url.startswith(f"{caddy.url}/"))
+    sees_dashboard(browser)
+    who = browser.execute_async_script(
+        "const done = arguments[0]; fetch('/api/auth/me').then(a => a.json()).then(done, e => done(String(e)))"
+    )
+    assert (who["provider"], who["user_id"]) == ("self-hosted", "ada")
+    assert provider.refused == []
+
+
+def test_a_provider_that_is_not_reached_is_told(guest: Guest, dashboard: Dashboard) -> None:
+    guest.shell(f"sed -i '/{LOGIN}/d' /etc/hosts && systemctl restart hermes-dashboard.service")
+    status, _, err = verify(guest, dashboard)
+    assert status == 1
+    assert "can't begin a login at the OpenID Connect provider" in err
+    assert CLIENT_SECRET not in err
+
+
+def test_no_secret_of_the_dashboard_is_where_others_read_it(guest: Guest, dashboard: Dashboard) -> None:
+    assert dashboard.authenticated
+    places = "/var/lib/hermes-provision /run /var/log /tmp /var/tmp /etc/systemd /home/hermes/.hermes/logs"
+    for secret in (PASSWORD, CLIENT_SECRET, HASH):
+        assert guest.shell(f"grep -rlF '{secret}' {places} 2>/dev/null || true") == ""
+        assert guest.shell(f"journalctl --no-pager | grep -cF '{secret}' || true").strip() == "0"
+    assert guest.shell("stat -c %U:%G:%a /etc/hermes/.env").strip() == "root:hermes:640"
