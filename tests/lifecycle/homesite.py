@@ -364,7 +364,8 @@ def opened(state_dir: Path, port: int = 0, **config: Any) -> Iterator[Site]:
     lab = Lab(state_dir)
     lab.prepare()
     runtime = SimulatedRuntime(state_dir / "simulated.json")
-    made = LabConfig(state_dir=state_dir, runtime=runtime, auth_delay=0.0, control=False, port=port, **config)
+    given = {"auth_delay": 0.0, "control": False, **config}
+    made = LabConfig(state_dir=state_dir, runtime=runtime, port=port, **given)
     write_template(made.template_dir(NODE), TEMPLATE)
     server = RecordingServer(made)
     with server:
