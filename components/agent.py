@@ -13,6 +13,7 @@ from components.access import Access
 from components.declaration import AuxiliaryModel
 from components.docker import DockerSettings, docker_inputs, in_docker
 from components.phase import Phase, PhaseName
+from components.service import warnings_of as service_warnings
 from components.settings import DOCKER, AgentSettings, CattleSettings, certificates_of
 from provisioning.models import (
     AgentInputs,
@@ -22,6 +23,7 @@ from provisioning.models import (
     Dashboard,
     ModelEndpoint,
     OidcClient,
+    Service,
     VerifyInputs,
 )
 from provisioning.phases import READ_FROM_HOME, overridden, pinned_config
@@ -33,11 +35,21 @@ def baseline_inputs(cattle: CattleSettings, agent: AgentSettings) -> BaselineInp
     # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
     edits = agent.mode == DOCKER and bool(agent.fallback_models or READ_FROM_HOME & agent.declared_config.keys())
     editor = ("python3-ruamel.yaml",) if edits else ()
-    return BaselineInputs(
-        home=cattle.mount_path,
-        home_on_root=cattle.home_on_root,
-        extra_packages=(*agent.extra_packages, *editor),
-    )
+    return BaselineInputs(**account(cattle, agent), extra_packages=(*agent.extra_packages, *editor))
+
+
+def account(cattle: CattleSettings, agent: AgentSettings) -> dict[str, Any]:
+    """Who the agent is in the cattle, and where its data lies: the same for baseline and configure."""
+    return {
+        "home": cattle.mount_path,
+        "home_on_root": cattle.home_on_root,
+        "user": agent.user,
+        "group": agent.group,
+        "uid": agent.uid,
+        "gid": agent.gid,
+        "state_directory": agent.state_directory or None,
+        "working_directory": agent.working_directory or None,
+    }
 
 
 def agent_inputs(agent: AgentSettings) -> AgentInputs:
@@ -49,18 +61,22 @@ def agent_inputs(agent: AgentSettings) -> AgentInputs:
         git_commit=agent.commit,
         web_ui=agent.web_ui,
         extra_python_packages=tuple(agent.extra_python_packages),
+        user=agent.user,
         uv_binary=str(_UV) if _UV.exists() else None,
     )
 
 
-def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: str | None = None) -> ConfigureInputs:
+def configure_inputs(
+    cattle: CattleSettings, agent: AgentSettings, directory: str | None = None, *, stack: str = "cattle"
+) -> ConfigureInputs:
     def filled(secret: SecretStr) -> SecretStr | None:
         return secret if secret.get_secret_value() else None
 
     return ConfigureInputs(
-        home=cattle.mount_path,
-        home_on_root=cattle.home_on_root,
+        **account(cattle, agent),
         writable=tuple(mount.path for mount in cattle.lent if not mount.read_only),
+        stack=stack,
+        service=Service(args=tuple(agent.extra_args), restart=agent.restart, restart_seconds=agent.restart_seconds),
         agent_directory=directory,
         ca_certificates=certificates_of(agent.ca_file) if agent.ca_file else "",
         model=ModelEndpoint(
@@ -79,7 +95,7 @@ def configure_inputs(cattle: CattleSettings, agent: AgentSettings, directory: st
         documents=agent.documents,
         auth_file=filled(agent.auth_file),
         auth_file_overwrite=agent.auth_file_overwrite,
-        api_server=ApiServer(port=agent.api_port),
+        api_server=ApiServer(enabled=agent.api, host=agent.api_host, port=agent.api_port, key=filled(agent.api_key)),
         dashboard=Dashboard(
             enabled=agent.dashboard,
             host=agent.dashboard_host,
@@ -128,6 +144,8 @@ def verify_inputs(agent: AgentSettings, configure: ConfigureInputs, configuratio
     return VerifyInputs(
         configuration=configuration,
         version=agent.version,
+        api_server=configure.serves_api,
+        api_server_host=configure.api_server.host,
         api_server_port=configure.api_server.port,
         dashboard=configure.dashboard.enabled,
         dashboard_host=configure.dashboard.host if configure.container is None else configure.container.published_ip,
@@ -136,6 +154,8 @@ def verify_inputs(agent: AgentSettings, configure: ConfigureInputs, configuratio
         auth_providers=configure.dashboard.providers if configure.dashboard.auth_required else (),
         public_url=configure.dashboard.public_url,
         home=configure.home,
+        hermes_home=configure.hermes_home,
+        user=configure.user,
         uid=configure.uid,
         container=configure.container is not None,
     )
@@ -151,6 +171,7 @@ class HermesAgent(pulumi.ComponentResource):
         self,
         name: str,
         *,
+        stack: str,
         cattle: CattleSettings,
         agent: AgentSettings,
         docker: DockerSettings | None,
@@ -184,11 +205,11 @@ class HermesAgent(pulumi.ComponentResource):
 
         def wanted(directory: str | None) -> ConfigureInputs:
             if docker is None:
-                return configure_inputs(cattle, agent, directory)
-            return in_docker(configure_inputs(cattle, agent), docker, cattle.lent)
+                return configure_inputs(cattle, agent, directory, stack=stack)
+            return in_docker(configure_inputs(cattle, agent, stack=stack), docker, cattle.lent)
 
         wish = wanted(None)
-        for text in warnings_of(agent, wish):
+        for text in (*service_warnings(agent), *warnings_of(agent, wish)):
             pulumi.log.warn(text, self)
         baseline = phase(PhaseName.BASELINE, pulumi.Output.from_input(baseline_inputs(cattle, agent)))
         install = phase(

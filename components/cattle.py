@@ -19,6 +19,7 @@ from components.container import ContainerWish, Network, container, proxmox_prov
 from components.docker import DockerSettings
 from components.host_mounts import HostMounts, HostMountsProof
 from components.power import Power
+from components.service import is_loopback
 from components.settings import AgentSettings, CattleSettings, Settings
 
 PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest itself can be thrown away."
@@ -196,6 +197,7 @@ class Cattle(pulumi.ComponentResource):
         )
         hermes = HermesAgent(
             f"{name}-agent",
+            stack=settings.stack,
             cattle=cattle,
             agent=agent,
             docker=settings.docker,
@@ -213,7 +215,7 @@ class Cattle(pulumi.ComponentResource):
             "sshHostKeyFingerprint": access.fingerprint,
             "ssh": access.address.apply(lambda host: _ssh_command(settings.ssh_private_key_file, host)),
             "dashboard": _dashboard_url(agent, settings.docker, access.address),
-            "api": f"http://127.0.0.1:{agent.api_port}/v1",
+            "api": _api_url(agent, settings.docker, access.address),
             "agentVersion": hermes.version,
             "seconds": {"attach": attached, "ssh": access.seconds, **hermes.seconds},
         }
@@ -239,3 +241,12 @@ def _dashboard_url(
     if agent.dashboard_is_local if docker is None else docker.is_local:
         return pulumi.Output.from_input(f"http://127.0.0.1:{agent.dashboard_port}")
     return address.apply(lambda host: f"http://{host}:{agent.dashboard_port}")
+
+
+def _api_url(agent: AgentSettings, docker: DockerSettings | None, address: pulumi.Output[str]) -> pulumi.Output[str]:
+    """The base URL of the agent's API, from where it can be reached as with the dashboard; empty without one."""
+    if not agent.api and docker is None:
+        return pulumi.Output.from_input("")
+    if is_loopback(agent.api_host):
+        return pulumi.Output.from_input(f"http://127.0.0.1:{agent.api_port}/v1")
+    return address.apply(lambda host: f"http://{host}:{agent.api_port}/v1")

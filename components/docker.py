@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, ConfigDict
 
 from components.rules import SettingsModel, keys_with, list_from_json, matches, object_from_json, refuse
+from components.service import is_loopback
 from provisioning.models import (
     ConfigureInputs,
     ContainerInputs,
@@ -127,6 +128,24 @@ def docker_faults(agent: AgentSettings) -> list[Fault]:
                 agent.dashboard_host,
                 "is for bare-metal mode: in Docker mode the ports are published on agentPublishedBindIp",
                 f"agentPublishedBindIp {agent.dashboard_host}, and leave agentDashboardHost out",
+            )
+        )
+    if agent.extra_args:
+        faults.append(
+            Fault(
+                "agentExtraArgs",
+                " ".join(agent.extra_args),
+                "is for bare-metal mode: in Docker mode the image starts the gateway",
+                "leave it out",
+            )
+        )
+    if not is_loopback(agent.api_host):
+        faults.append(
+            Fault(
+                "agentApiHost",
+                agent.api_host,
+                "is for bare-metal mode: in Docker mode the ports are published on agentPublishedBindIp",
+                f"agentPublishedBindIp {agent.api_host}, and leave agentApiHost out",
             )
         )
     host = urlsplit(agent.model_url).hostname or ""

@@ -34,10 +34,11 @@ from components.docker import DockerSettings, docker_faults, unmountable
 from components.host_settings import HostMountSettings, NodeSshSettings, mounts_differ, unpinned
 from components.node_shell import NodeSsh
 from components.rules import SettingsModel, absolute_path, keys_with, list_from_json, matches, refuse
+from components.service import ServiceSettings, faults_of_place
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 
-SECRET_KEYS = frozenset({"apiToken", "agentModelKey"}) | dashboard.SECRET_KEYS | declaration.SECRETS
+SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentApiKey"}) | dashboard.SECRET_KEYS | declaration.SECRETS
 LONGEST_SHOWN = 80
 
 
@@ -291,7 +292,7 @@ class CattleSettings(SettingsModel):
         return gateway
 
 
-class AgentSettings(AgentDeclaration, dashboard.DashboardSettings):
+class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettings):
     """The agent in the cattle: which, with what model, and how it is reached; and all that is declared about it."""
 
     model_config = ConfigDict(alias_generator=keys_with("agent"))
@@ -468,15 +469,8 @@ def load(
     if agent and agent.mode == DOCKER:
         faults += docker_faults(agent)
         faults += unmountable(cattle.lent) if cattle else ()
-    if agent and cattle and cattle.mount_path != f"/home/{AGENT_USER}":
-        faults.append(
-            Fault(
-                "cattleMountPath",
-                cattle.mount_path,
-                f"must be the home of the agent's user, /home/{AGENT_USER}",
-                "leave the key out",
-            )
-        )
+    if agent and cattle:
+        faults += faults_of_place(agent, cattle.mount_path)
     if faults or role is None or shared is None or connection is None:
         raise Faults(faults, what=f"The settings of stack {stack} can't be used")
     key_file = Path(environment.get("HERMES_SSH_KEY_FILE") or shared.ssh_private_key_file).expanduser()
@@ -495,7 +489,6 @@ def load(
     )
 
 
-AGENT_USER = "hermes"
 NO_AGENT = "none"
 DOCKER = "docker"
 

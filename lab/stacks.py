@@ -38,6 +38,7 @@ def stack_values(lab: Lab) -> dict[str, object]:
         "agentModelUrl": ready.model_url,
         "agentModel": ready.model,
         "agentSource": "pypi",
+        "agentApi": True,  # a prompt by the API takes a second, by the command line four: the demo sends several
         "agentVersion": ready.source_version or "0.19.0",
     }
     if ready.subnet is not None:

@@ -28,7 +28,6 @@ STOP_SECONDS = 90
 
 def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, Any]:
     """The one service of the project, in compose's own keys, without its identity label. Holds no secret."""
-    home = f"{inputs.home}/.hermes"
     writable = [volume.target for volume in container.volumes if not volume.read_only]
     environment = {
         # Read by the image before Python starts, so they have no effect in the managed .env (facts hermes 1).
@@ -73,7 +72,7 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
         "ports": ports,
         "environment": environment,
         "volumes": [
-            _bind(home, DATA),
+            _bind(inputs.hermes_home, DATA),
             # The same path as outside, so that what the settings name exists in both modes.
             _bind(inputs.home, inputs.home),
             # Files, not the folder: newer images own files in /etc/hermes (facts hermes 2).

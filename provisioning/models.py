@@ -33,6 +33,7 @@ _IMAGE = re.compile(
     r"@sha256:[0-9a-f]{64}\Z"
 )
 _DOCUMENT = re.compile(r"[A-Za-z0-9._-][A-Za-z0-9 ._-]*(/[A-Za-z0-9._-][A-Za-z0-9 ._-]*)*\Z")
+_ACCOUNT = r"^[a-z_][a-z0-9_-]{0,30}$"
 SCRYPT_HASH = re.compile(r"scrypt\$16384\$8\$1\$(?:[A-Za-z0-9+/]{4}){4,}[A-Za-z0-9+/=]{0,4}\$[A-Za-z0-9+/]{43}=\Z")
 """A password as the dashboard keeps it: scrypt$N$r$p$salt$key, 16 bytes of salt or more, 32 of key, both in base64.
 
@@ -100,13 +101,44 @@ class _Inputs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class BaselineInputs(_Inputs):
-    """Packages, the account and its home. `home` has to be a mount point of its own, unless `home_on_root` says so."""
+class _AccountInputs(_Inputs):
+    """The account, and where its data lies: both folders are below `home`.
+
+    `home` has to be a mount point of its own, unless `home_on_root` says so.
+    """
 
     home: AbsolutePath = HOME
     home_on_root: bool = False
+    """The home lies on the root file system, on purpose; else the services start on a volume only."""
+    user: str = Field(default="hermes", pattern=_ACCOUNT)
+    group: str = Field(default="hermes", pattern=_ACCOUNT)
     uid: int = Field(default=UID, ge=1000, le=60000)
     gid: int = Field(default=UID, ge=1000, le=60000)
+    state_directory: AbsolutePath | None = None
+    """HERMES_HOME; None: .hermes in the home."""
+    working_directory: AbsolutePath | None = None
+    """Where tools work unless they are told otherwise; None: workspace in the home."""
+
+    @property
+    def hermes_home(self) -> str:
+        return self.state_directory or f"{self.home}/.hermes"
+
+    @property
+    def workspace(self) -> str:
+        return self.working_directory or f"{self.home}/workspace"
+
+    @model_validator(mode="after")
+    def _on_the_volume(self) -> _AccountInputs:
+        if not self.hermes_home.startswith(f"{self.home}/"):
+            raise ValueError(f"state_directory must be below {self.home}")
+        if self.workspace != self.home and not self.workspace.startswith(f"{self.home}/"):
+            raise ValueError(f"working_directory must be {self.home} or below it")
+        return self
+
+
+class BaselineInputs(_AccountInputs):
+    """Packages, the account, its home and the folders in it."""
+
     extra_packages: tuple[str, ...] = ()
     """Debian packages beside the needed ones, e.g. ffmpeg (which alone costs half a minute)."""
 
@@ -133,6 +165,8 @@ class AgentInputs(_Inputs):
     extra_python_packages: tuple[str, ...] = ()
     web_ui: Literal["prebuilt", "build"] = "prebuilt"
     """When the source brings no built web UI: go without dashboard, or build it (a minute or two, 1 GB of memory)."""
+    user: str = Field(default="hermes", pattern=_ACCOUNT)
+    """Who starts the new installation to prove it; it owns nothing of it."""
     uv_binary: str | None = None
     """A uv executable on this machine, lent to the container; None: uv from PyPI. No part of the digest."""
 
@@ -341,8 +375,9 @@ class ModelEndpoint(_Inputs):
 
 
 class ApiServer(_Inputs):
-    """The gateway's OpenAI-compatible server. Always on: `verify` and `scripts/agent` talk to the agent through it."""
+    """The gateway's OpenAI-compatible server. Without it no port is open, and prompts go by the command line."""
 
+    enabled: bool = False
     host: str = "127.0.0.1"
     port: Port = 8642
     key: SecretStr | None = None
@@ -415,7 +450,25 @@ class Dashboard(_Inputs):
         return self
 
 
-class ConfigureInputs(_Inputs):
+class Service(_Inputs):
+    """How systemd runs the gateway: `args` follow `gateway run`, `restart` is systemd's Restart=."""
+
+    args: tuple[str, ...] = ()
+    restart: Literal["always", "on-failure", "on-abnormal", "on-abort", "on-watchdog", "on-success", "no"] = "always"
+    restart_seconds: int = Field(default=5, ge=0, le=3600)
+
+    @field_validator("args")
+    @classmethod
+    def _args(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in value:
+            if not argument or not argument.isprintable():
+                raise ValueError(f"{argument!r} is no argument: a text in one line")
+            if argument.startswith("--replace"):
+                raise ValueError("--replace would make the gateway and its service end each other")
+        return value
+
+
+class ConfigureInputs(_AccountInputs):
     """What the operator pins, and the services. Everything of it lives outside the volume."""
 
     model: ModelEndpoint
@@ -444,13 +497,16 @@ class ConfigureInputs(_Inputs):
     """The content of auth.json, put there once."""
     auth_file_overwrite: bool = False
     """Whether it also replaces one that is there: once for this content."""
-    home: AbsolutePath = HOME
-    home_on_root: bool = False
-    """The home lies on the root file system, on purpose; else the services start on a volume only."""
     writable: tuple[AbsolutePath, ...] = ()
     """Folders beside the home that the agent may write to: host mounts."""
-    uid: int = UID
-    gid: int = UID
+    service: Service = Service()
+    stack: str = Field(default="cattle", pattern=r"^[\w.-]+$")
+    """The Pulumi stack that declares all this, for the texts that tell people where to change it."""
+
+    @property
+    def serves_api(self) -> bool:
+        """In Docker mode always, inside the container: its health check is there, and so is the way in."""
+        return self.api_server.enabled or self.container is not None
 
     @property
     def ca_digest(self) -> str:
@@ -482,7 +538,7 @@ RESERVED_ENVIRONMENT = {
     "API_SERVER_HOST": "api_server.host",
     "API_SERVER_PORT": "api_server.port",
     "HERMES_HOME": "home",
-    "HERMES_MANAGED": "none: always set",
+    "HERMES_MANAGED": "none: it would lock every key, the user's too",
     "HERMES_MANAGED_DIR": "none: always /etc/hermes",
     MODEL_API_KEY_VARIABLE: "model.api_key",
     "HERMES_DASHBOARD_BASIC_AUTH_USERNAME": "dashboard.username",
@@ -524,6 +580,8 @@ class VerifyInputs(_Inputs):
     """The configure phase's digest: what was configured anew is verified anew."""
     version: str | None
     """The release that has to answer; None when a git commit alone was pinned: then the installed one has to."""
+    api_server: bool = False
+    api_server_host: str = "127.0.0.1"
     api_server_port: Port = 8642
     dashboard: bool = True
     dashboard_port: Port = 9119
@@ -535,6 +593,8 @@ class VerifyInputs(_Inputs):
     prompt: str = "Reply with the word HERMES-OK and nothing else."
     expect: str = "HERMES-OK"
     home: AbsolutePath = HOME
+    hermes_home: AbsolutePath = f"{HOME}/.hermes"
+    user: str = "hermes"
     uid: int = UID
     container: bool = False
     """Docker mode: the gateway and the dashboard are in the container, and that has to be healthy."""

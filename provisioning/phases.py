@@ -37,7 +37,6 @@ from provisioning.models import (
 )
 from provisioning.ssh import OnLine, SshTarget, connect
 
-AGENT_USER = "hermes"
 UV_VERSION = "0.13.9"
 """The uv that is fetched from PyPI when none was lent."""
 
@@ -55,6 +54,9 @@ READ_FROM_HOME = frozenset({"fallback_providers"})
 
 AUTH_FILE = "auth.json"
 """The name under which its content travels among the secrets; no variable can be called so."""
+
+USERS_GROUP = "hermes-users"
+"""Who may use the agent's command line beside root, where sudo is installed."""
 
 VERIFY_PATH = "/usr/local/lib/hermes-stack/verify.py"
 GATEWAY_UNIT = "hermes-gateway.service"
@@ -101,9 +103,13 @@ def render_baseline(inputs: BaselineInputs) -> PhasePlan:
     variables = {
         "HOME_DIR": inputs.home,
         "HOME_ON_ROOT": "1" if inputs.home_on_root else "",
-        "AGENT_USER": AGENT_USER,
+        "STATE_DIR": inputs.hermes_home,
+        "WORK_DIR": inputs.workspace,
+        "AGENT_USER": inputs.user,
+        "AGENT_GROUP": inputs.group,
         "AGENT_UID": str(inputs.uid),
         "AGENT_GID": str(inputs.gid),
+        "USERS_GROUP": USERS_GROUP,
         "PACKAGES": " ".join(sorted({*BASE_PACKAGES, *inputs.extra_packages})),
     }
     return _plan("baseline", _text("scripts/baseline.sh"), variables, declared=inputs.model_dump(mode="json"))
@@ -111,7 +117,7 @@ def render_baseline(inputs: BaselineInputs) -> PhasePlan:
 
 def render_agent(inputs: AgentInputs) -> PhasePlan:
     """The agent's code below /opt/hermes. Reads `uv_binary` from this machine (for its SHA-256)."""
-    declared = inputs.model_dump(mode="json", exclude={"uv_binary"})
+    declared = inputs.model_dump(mode="json", exclude={"uv_binary", "user"})
     if inputs.source == "pypi":
         declared = {key: value for key, value in declared.items() if not key.startswith("git_")}
         declared["version"] = inputs.release
@@ -134,7 +140,7 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
         "INSTALLER_SECONDS": str(INSTALLER_SECONDS),
         "UV_VERSION": UV_VERSION,
         "NODE_VERSION": NODE_VERSION,
-        "AGENT_USER": AGENT_USER,
+        "AGENT_USER": inputs.user,
     }
     plan = _plan("agent", _text("scripts/agent.sh"), variables, declared=declared)
     # Which uv does the work is no property of the result, so it joins after the digest was made.
@@ -175,7 +181,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
     secrets |= {name: value.get_secret_value() for name, value in hidden.items() if value is not None}
     config = managed_config(inputs)
     declared = configure_declared(inputs)
-    more: list[PayloadFile] = [*guest_package(), PayloadFile("verify.py", _text("guest/verify.py").encode())]
+    more = list(guest_package())
     container: dict[str, Any] | None = None
     if inputs.container is not None:
         definition = service(inputs, inputs.container)
@@ -185,23 +191,20 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         more.append(PayloadFile("compose.yaml", compose_file(definition).encode()))
         declared[READ_AT_START] = {CONTAINER: _sha256([identity(definition), config, _shown_environment(inputs)])[:12]}
     else:
-        context = {
-            "user": AGENT_USER,
-            "home": inputs.home,
-            "home_on_root": inputs.home_on_root,
-            "writable": inputs.writable,
-            "dashboard": inputs.dashboard,
-            "ca_digest": inputs.ca_digest,
-        }
+        context = unit_context(inputs)
         units = {name: _render(f"{name}.j2", context) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)}
         more += [PayloadFile(f"units/{name}", text.encode()) for name, text in units.items()]
         declared[READ_AT_START] = _read_at_start(inputs, units)
     parameters = {
-        "user": AGENT_USER,
+        "user": inputs.user,
         "home": inputs.home,
         "home_on_root": inputs.home_on_root,
+        "hermes_home": inputs.hermes_home,
+        "working_directory": inputs.workspace,
         "uid": inputs.uid,
         "gid": inputs.gid,
+        "stack": inputs.stack,
+        "users_group": USERS_GROUP,
         "agent_directory": inputs.agent_directory,
         "container": container,
         "config": config,
@@ -212,8 +215,8 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         "ca_certificates": inputs.ca_certificates,
         "dashboard": inputs.dashboard.model_dump(mode="json", include={"enabled", "host", "port", "username"})
         | {"has_password": inputs.dashboard.has_password, "auth_required": inputs.dashboard.auth_required},
-        "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"}),
-        "working_directory": inputs.home,
+        "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"})
+        | {"enabled": inputs.serves_api},
         "documents": documents_of(inputs),
         "auth_file": {"declared": inputs.auth_file is not None, "overwrite": inputs.auth_file_overwrite},
         "user_config": {key: config[key] for key in sorted(READ_FROM_HOME) if key in config},
@@ -227,6 +230,23 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         more=tuple(more),
         secrets=secrets,
     )
+
+
+def unit_context(inputs: ConfigureInputs) -> dict[str, Any]:
+    """What the units' templates are filled with."""
+    return {
+        "user": inputs.user,
+        "group": inputs.group,
+        "home": inputs.home,
+        "home_on_root": inputs.home_on_root,
+        "writable": inputs.writable,
+        "hermes_home": inputs.hermes_home,
+        "workspace": inputs.workspace,
+        "service": inputs.service,
+        "arguments": "".join(f" {systemd_quote(argument)}" for argument in inputs.service.args),
+        "dashboard": inputs.dashboard,
+        "ca_digest": inputs.ca_digest,
+    }
 
 
 def guest_package() -> tuple[PayloadFile, ...]:
@@ -320,9 +340,13 @@ def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:
         # No pip, no download behind the operator's back; both also cost seconds at the first prompt.
         "security": {"allow_lazy_installs": False, "tirith_enabled": False},
         "model_catalog": {"enabled": False},
+        "terminal": {"cwd": inputs.workspace},
     }
     if inputs.model.base_url is not None:
         ours["model"]["base_url"] = inputs.model.base_url
+    if not inputs.serves_api:
+        # The user's own configuration could open the port otherwise.
+        ours["platforms"] = {"api_server": {"enabled": False}}
     if inputs.model.api_key is not None:
         # Form A of facts hermes 1: with provider custom only an inline api_key is sent; key_env would be ignored.
         ours["model"]["api_key"] = f"${{{MODEL_API_KEY_VARIABLE}}}"
@@ -342,6 +366,10 @@ def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:
 
 def managed_environment(inputs: ConfigureInputs) -> dict[str, str]:
     """The managed .env without its secrets. It wins over the user's .env and the units' environment."""
+    if not inputs.serves_api:
+        # A key that is there starts the server whatever ENABLED says (facts hermes 3, issue 87856); one in the user's
+        # .env is there until an empty one is pinned.
+        return {**inputs.environment, "API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
     return {
         **inputs.environment,
         "API_SERVER_ENABLED": "true",
@@ -388,6 +416,12 @@ def overridden(low: Mapping[str, Any], high: Mapping[str, Any], above: str = "")
         elif mine != theirs:
             found.append(name)
     return sorted(found)
+
+
+def systemd_quote(argument: str) -> str:
+    """One argument of an ExecStart= line: no specifier, no variable, no second word comes of it (systemd.syntax(7))."""
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
 
 
 def render_verify(inputs: VerifyInputs) -> PhasePlan:
@@ -481,6 +515,7 @@ def _render(name: str, context: Mapping[str, Any]) -> str:
         loader=jinja2.FunctionLoader(lambda item: _text(f"templates/{item}")),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
+        trim_blocks=True,
         autoescape=False,  # noqa: S701 - unit files, not HTML
     )
     return environment.get_template(name).render(context)

@@ -1,4 +1,4 @@
-"""Talk to the agent in a container, over SSH and its own API."""
+"""Talk to the agent in a container, over SSH and its own API or command line."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class AgentSilentError(ProvisioningError):
     """The agent did not answer a prompt; the text is what the container says about it."""
 
 
-def ask(target: SshTarget, prompt: str, *, api_port: int = 8642, timeout_s: float = PROMPT_SECONDS) -> str:
+def ask(target: SshTarget, prompt: str, *, timeout_s: float = PROMPT_SECONDS) -> str:
     """Send one prompt as a fresh conversation and answer what the agent says.
 
-    The API key is read in the container and stays there. Raises AgentSilentError, or an SSH error.
+    By the agent's API where it is on, by its command line else: the container knows. The API key is read there and
+    stays there. Raises AgentSilentError, or an SSH error.
     """
     parameters = {
         "only": "prompt",
         "dashboard": False,
         "prompt": prompt,
         "expect": "",
-        "api_server_port": api_port,
         "services_timeout_s": START_SECONDS,
         "prompt_timeout_s": timeout_s,
     }

@@ -68,7 +68,7 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
     _refuse_missing_sources(container["sources"])
     removed = remove_units()
     if removed:
-        forget_process(inputs["user"], inputs["home"])
+        forget_process(inputs["user"], inputs["hermes_home"])
     FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(FILE, compose_text, mode=0o644, gid=0)
     reads = hashlib.sha256(json.dumps([config, env], sort_keys=True).encode()).hexdigest()
@@ -116,7 +116,7 @@ def remove_units() -> bool:
     return True
 
 
-def remove(user: str, home: str) -> bool:
+def remove(user: str, hermes_home: str) -> bool:
     """End Docker mode: the container is stopped and taken away, its image and the data stay. False where there is none.
 
     Refusal when that can't be found out: a container that the engine would start later is a second gateway.
@@ -130,14 +130,14 @@ def remove(user: str, home: str) -> bool:
     run("docker", "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
     run("docker", "container", "rm", CONTAINER)
     FILE.unlink(missing_ok=True)
-    forget_process(user, home)
+    forget_process(user, hermes_home)
     print(f"container: {CONTAINER} removed; the services take over")
     return True
 
 
-def forget_process(user: str, home: str) -> None:
+def forget_process(user: str, hermes_home: str) -> None:
     """Remove the note of the process that was the gateway: its number means another process in the other mode."""
-    as_user(user, "rm", "-f", f"{home}/.hermes/gateway.pid")
+    as_user(user, "rm", "-f", f"{hermes_home}/gateway.pid")
 
 
 def _refuse_missing_sources(sources: list[str]) -> None:

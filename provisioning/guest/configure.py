@@ -14,20 +14,20 @@ from typing import Any
 
 from provisioning.guest import compose
 from provisioning.guest import home as home_program
-from provisioning.guest.common import Refusal, as_user, bracket, install_file, run
-from provisioning.guest.managed import MANAGED, dashboard_hash, kept, read_env, read_with, write_managed
+from provisioning.guest.common import Refusal, as_user, bracket
+from provisioning.guest.install import install_programs, refuse_moved_state
+from provisioning.guest.managed import KEPT_FOLDER, MANAGED, dashboard_hash, kept, read_env, read_with, write_managed
 from provisioning.guest.services import (
     DASHBOARD,
     GATEWAY,
-    UNITS,
     refuse_user_units,
     render_unit,
     start_services,
     wanted_state,
+    write_units,
 )
 from provisioning.guest.trust import trust
 
-LIBRARY = Path("/usr/local/lib/hermes-stack")
 AUTH_FILE = "auth.json"
 # Of Docker mode's guest, which has no agent outside of the container.
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -56,8 +56,10 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
             "Set agentDashboard to false, agentWebUi to build, or agentSource to pypi, which brings one."
         )
     refuse_user_units(home, user)
+    refuse_moved_state(user, home, inputs["hermes_home"], KEPT_FOLDER)
 
     env = managed_values(inputs, hidden)
+
     config = {**inputs["config"], "_config_version": installed["config_version"]}
     unknown = write_managed(inputs, reader, config, env)
     for key in unknown:
@@ -71,21 +73,20 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     if trust(inputs["ca_certificates"]):
         print("certificates: the container's store was brought up to date")
 
-    LIBRARY.mkdir(mode=0o755, parents=True, exist_ok=True)
-    install_file(LIBRARY / "verify.py", (job / "verify.py").read_text(), mode=0o755, gid=0)
+    install_programs(job, inputs)
 
     api = inputs["api_server"]
     known = {
         "unknown_settings": unknown,
         "agent_directory": directory,
         "agent_version": installed["version"],
-        "api_url": f"http://{bracket(api['host'])}:{api['port']}/v1",
+        "api_url": f"http://{bracket(api['host'])}:{api['port']}/v1" if api["enabled"] else None,
         "dashboard_url": f"http://{bracket(dashboard['host'])}:{dashboard['port']}/" if dashboard["enabled"] else None,
         "auth_required": dashboard["auth_required"],
     }
     if inputs["container"] is not None:
         return known | compose.start(inputs, (job / "compose.yaml").read_text(), config, read_at_start)
-    compose.remove(user, home)
+    compose.remove(user, inputs["hermes_home"])
     return known | {"restarted": bring_up_services(job, inputs, directory, config, read_at_start)}
 
 
@@ -96,24 +97,12 @@ def bring_up_services(
     dashboard, api = inputs["dashboard"], inputs["api_server"]
     texts = {unit: render_unit((job / "units" / unit).read_text(), directory) for unit in (GATEWAY, DASHBOARD)}
     wanted = wanted_state(texts[GATEWAY], texts[DASHBOARD], config, env)
-    changed = False
     if not dashboard["enabled"]:
         del wanted[DASHBOARD]
-        if (UNITS / DASHBOARD).exists():
-            run("systemctl", "disable", "--now", "--quiet", DASHBOARD)
-            (UNITS / DASHBOARD).unlink()
-            changed = True
-            print(f"services: {DASHBOARD} removed")
-    for unit in wanted:
-        if install_file(UNITS / unit, texts[unit], mode=0o644, gid=0):
-            changed = True
-            print(f"services: {UNITS / unit} written")
-    if changed:
-        run("systemctl", "daemon-reload")
-    ports = {
-        GATEWAY: (api["host"], api["port"], "API server"),
-        DASHBOARD: (dashboard["host"], dashboard["port"], "dashboard"),
-    }
+    write_units({unit: texts[unit] for unit in wanted})
+    ports = {DASHBOARD: (dashboard["host"], dashboard["port"], "dashboard")}
+    if api["enabled"]:
+        ports[GATEWAY] = (api["host"], api["port"], "API server")
     restarted = start_services(wanted, ports)
     print(f"services: {'restarted ' + ', '.join(restarted) if restarted else 'nothing to restart'}")
     return restarted
@@ -133,7 +122,8 @@ def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, 
     user, home, dashboard = inputs["user"], inputs["home"], inputs["dashboard"]
     env: dict[str, str] = dict(inputs["environment"])
     env |= {name: hidden[name] for name in inputs["secret_environment"]}
-    env["API_SERVER_KEY"] = kept(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
+    if inputs["api_server"]["enabled"]:
+        env["API_SERVER_KEY"] = kept(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
     if dashboard["enabled"] and dashboard["has_password"]:
         present = read_env(MANAGED / ".env").get("HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH", "")
         env["HERMES_DASHBOARD_BASIC_AUTH_USERNAME"] = dashboard["username"]
@@ -148,7 +138,7 @@ def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str) -> dic
     """Documents, auth.json and the user's config.yaml: by a program that runs as the agent's user."""
     wish = {
         "home": inputs["home"],
-        "hermes": f"{inputs['home']}/.hermes",
+        "hermes": inputs["hermes_home"],
         "working": inputs["working_directory"],
         "documents": inputs["documents"],
         "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs["auth_file"]["overwrite"]},

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import Refusal, as_user, install_file, run
+from provisioning.guest.common import Refusal, as_user, bundled_skills, install_file, run
 
 UNITS = Path("/etc/systemd/system")
 STARTED = Path("/var/lib/hermes-provision/started.json")
@@ -20,8 +20,7 @@ PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 
 def render_unit(template: str, directory: str) -> str:
     """Fill in the real folder, not the `current` link: a running service must not load code of two versions."""
-    names = (("HERMES_BUNDLED_SKILLS", "skills"), ("HERMES_OPTIONAL_SKILLS", "optional-skills"))
-    found = [f"{name}={directory}/src/{folder}" for name, folder in names if Path(directory, "src", folder).is_dir()]
+    found = [f"{name}={folder}" for name, folder in bundled_skills(directory).items()]
     skills = f"Environment={' '.join(found)}" if found else "# no skills come with this build"
     return template.replace("@AGENT_DIRECTORY@", directory).replace("@SKILLS@", skills)
 
@@ -78,6 +77,23 @@ def wanted_state(gateway_text: str, dashboard_text: str, config: dict[str, Any],
     return {GATEWAY: digest(gateway_text, others, env_others), DASHBOARD: digest(dashboard_text, config, env)}
 
 
+def write_units(texts: dict[str, str]) -> None:
+    """Put the wanted units in place; a unit of ours that is wanted no more is stopped and removed."""
+    changed = False
+    for unit in {GATEWAY, DASHBOARD} - set(texts):
+        if (UNITS / unit).exists():
+            run("systemctl", "disable", "--now", "--quiet", unit)
+            (UNITS / unit).unlink()
+            changed = True
+            print(f"services: {unit} removed")
+    for unit, text in texts.items():
+        if install_file(UNITS / unit, text, mode=0o644, gid=0):
+            changed = True
+            print(f"services: {UNITS / unit} written")
+    if changed:
+        run("systemctl", "daemon-reload")
+
+
 def start_services(wanted: dict[str, str], ports: dict[str, tuple[str, int, str]]) -> list[str]:
     """Start what does not run, restart what runs with something older. Returns the units that were touched."""
     try:
@@ -86,7 +102,7 @@ def start_services(wanted: dict[str, str], ports: dict[str, tuple[str, int, str]
         started = {}
     stale = [unit for unit in wanted if not is_active(unit) or started.get(unit) != wanted[unit]]
     for unit in stale:
-        if not is_active(unit):
+        if unit in ports and not is_active(unit):
             refuse_taken_port(*ports[unit])
     if wanted:
         run("systemctl", "enable", "--quiet", *wanted)

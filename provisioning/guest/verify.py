@@ -1,19 +1,22 @@
-#!/usr/bin/python3 -I
 """Verify: prove that the installed agent works, with one real prompt, or say what does not.
 
-Runs in the container as root, with the standard library only; nothing of the agent is executed. As a job (HP_JOB is
-its folder) it reads inputs.json and writes result.json; by hand and for `scripts/agent` it takes the same JSON on the
-standard input and prints one JSON object. Signs of life go to the standard error; the exit status is 1 when anything is
-not as declared. The API key is read from the managed .env and is never shown.
+The prompt goes through the agent's API where that is on, else through its command line, as its own account. As a job
+(HP_JOB is its folder) this reads inputs.json and writes result.json; by hand and for `scripts/agent` it takes the same
+JSON on the standard input and prints one JSON object. Signs of life go to the standard error; the exit status is 1 when
+anything is not as declared. The API key is read from the managed .env and is never shown.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pwd
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -21,14 +24,18 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from provisioning.guest.cli import COMMAND, CURRENT, FACTS
+from provisioning.guest.common import bracket
+
 MANAGED_ENV = Path("/etc/hermes/.env")
-CURRENT = Path("/opt/hermes/current")
+RUNUSER = "/usr/sbin/runuser"
 GATEWAY = "hermes-gateway.service"
 DASHBOARD = "hermes-dashboard.service"
 CONTAINER = "hermes"
 IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
 POLL_S = 0.2
 JOURNAL_LINES = 15
+MODEL_ADVICE = "Check base_url, model name and API key of the model, and that the container reaches it."
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -199,11 +206,87 @@ def wait_until_healthy(deadline: float) -> None:
         time.sleep(POLL_S)
 
 
+def read_as(user: str, path: str) -> str:
+    """A file in the agent's reach, read with its rights: what it may have put there instead is its own problem."""
+    return subprocess.run(
+        [RUNUSER, "--user", user, "--", "head", "--bytes=65536", path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    ).stdout
+
+
+def check_running(parameters: dict[str, Any], deadline: float) -> None:
+    """Without the API the gateway tells by a file that it runs; whose file it is, the process number says."""
+    last, next_sign = "it has not told its state yet", time.monotonic() + 4
+    while True:
+        check_unit(GATEWAY)
+        pid = show(GATEWAY).get("MainPID", "0")
+        with contextlib.suppress(ValueError, AttributeError):
+            state = json.loads(read_as(parameters["user"], f"{parameters['hermes_home']}/gateway_state.json"))
+            last = f"it says {state.get('gateway_state')!r} as process {state.get('pid')}, its process is {pid}"
+            if state.get("gateway_state") == "running" and str(state.get("pid")) == pid != "0":
+                break
+        if time.monotonic() >= deadline:
+            raise Fault(f"the gateway does not get ready: {last}")
+        if time.monotonic() >= next_sign:
+            next_sign = time.monotonic() + 4
+            say(f"waiting for the gateway: {last}")
+        time.sleep(POLL_S)
+    running, installed = started_from(pid), os.path.realpath(CURRENT)
+    if not running.startswith(f"{installed}/"):
+        raise Fault(f"the gateway runs {running}, installed is {installed}: it was not restarted")
+
+
+def started_from(pid: str) -> str:
+    """The program of a process, as it was started."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+
+
+def prompt_by_command(parameters: dict[str, Any]) -> str:
+    """One real turn by `hermes -z`. It ends with 0 after a failure, too; its usage report tells (facts hermes 1)."""
+    user = parameters["user"]
+    account = pwd.getpwnam(user)
+    with tempfile.TemporaryDirectory(prefix="hermes-prompt.", dir="/tmp") as folder:
+        os.chown(folder, account.pw_uid, account.pw_gid)
+        command = [RUNUSER, "--user", user, "--", COMMAND]
+        command += ["-z", parameters["prompt"], "--usage-file", f"{folder}/usage.json"]
+        status, text, words = run_for(command, parameters["prompt_timeout_s"])
+        with contextlib.suppress(ValueError):
+            usage = json.loads(read_as(user, f"{folder}/usage.json"))
+            if status == 0 and usage.get("completed") is True and not usage.get("failed"):
+                if parameters["expect"] not in text:
+                    raise Fault(f"the model answered, but without {parameters['expect']!r}: {text[:300]!r}")
+                return text
+    raise Fault(f"the model endpoint did not answer the prompt: {(text or words)[:600]}\n{MODEL_ADVICE}")
+
+
+def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
+    """Status and stripped texts of a command, which is ended with all that it started when it takes too long."""
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    except OSError as error:  # a prompt can be too long for a command line
+        raise Fault(f"the prompt can't be sent: {error.strerror}") from None
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        raise Fault(f"the prompt got no answer within {timeout_s:g} s") from None
+    return child.returncode, out.strip(), err.strip()
+
+
 def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -> None:
     host = parameters["dashboard_host"]
-    reach = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104 - where to knock, not where to listen
-    host = reach.get(host, host)
-    url = f"http://{host}:{parameters['dashboard_port']}/api/status"
+    url = f"http://{bracket(reachable(host))}:{parameters['dashboard_port']}/api/status"
     while True:
         status = wait_for(url, services_of(parameters)[-1], deadline, "dashboard")
         wrong = [
@@ -266,8 +349,7 @@ def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
     if choice.get("finish_reason") != "stop" or (answer.get("hermes") or {}).get("failed"):
         raise Fault(
             "the model endpoint did not answer the prompt "
-            f"(finish_reason {choice.get('finish_reason')!r}): {text[:600]}\n"
-            "Check base_url, model name and API key of the model, and that the container reaches it."
+            f"(finish_reason {choice.get('finish_reason')!r}): {text[:600]}\n{MODEL_ADVICE}"
         )
     if parameters["expect"] not in text:
         raise Fault(f"the model answered, but without {parameters['expect']!r}: {text[:300]!r}")
@@ -337,15 +419,43 @@ def services_of(parameters: dict[str, Any]) -> list[str]:
     return [GATEWAY, *([DASHBOARD] if parameters["dashboard"] else [])]
 
 
+def api_base(parameters: dict[str, Any]) -> str:
+    return f"http://{bracket(reachable(parameters['api_server_host']))}:{parameters['api_server_port']}"
+
+
+def reachable(host: str) -> str:
+    """Where to knock for what listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - no address to listen on
+
+
+def by_api(parameters: dict[str, Any]) -> bool:
+    """In Docker mode the API is always on."""
+    return bool(parameters.get("container") or parameters["api_server"])
+
+
+def check_gateway(parameters: dict[str, Any], version: str, deadline: float) -> None:
+    """It runs, and it is the installed version."""
+    if by_api(parameters):
+        check_health(api_base(parameters), api_key(), version, deadline, services_of(parameters)[0])
+    else:
+        check_running(parameters, deadline)
+
+
+def prompt(parameters: dict[str, Any]) -> str:
+    """The agent's answer to parameters["prompt"]."""
+    if by_api(parameters):
+        return check_prompt(api_base(parameters), api_key(), parameters)
+    return prompt_by_command(parameters)
+
+
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     deadline = began + parameters["services_timeout_s"]
-    base = f"http://127.0.0.1:{parameters['api_server_port']}"
     services, in_container = services_of(parameters), bool(parameters.get("container"))
-    version, key = installed_version(parameters["version"], in_container=in_container), api_key()
-    check_health(base, key, version, deadline, services[0])
+    version = installed_version(parameters["version"], in_container=in_container)
+    check_gateway(parameters, version, deadline)
     say(f"gateway {version} is healthy after {time.monotonic() - began:.1f} s")
-    answer = check_prompt(base, key, parameters)
+    answer = prompt(parameters)
     say(f"the model answered through the agent after {time.monotonic() - began:.1f} s")
     if parameters["dashboard"]:
         check_dashboard(parameters, version, deadline)
@@ -367,12 +477,17 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def ask(parameters: dict[str, Any]) -> dict[str, Any]:
     """One prompt and its answer, once the gateway is there (it may have been started a moment ago)."""
-    base, key = f"http://127.0.0.1:{parameters['api_server_port']}", api_key()
-    # Which mode it is, the guest knows better than who asks.
-    parameters["container"] = container() is not None
+    try:
+        facts = json.loads(FACTS.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise Fault(f"{FACTS} is missing: the configure phase has not run") from None
+    api = {f"api_server_{name}": facts["api_server"][name] for name in ("host", "port")}
+    # How it runs, the guest knows better than who asks.
+    parameters |= {"api_server": facts["api_server"]["enabled"], **api, "container": container() is not None}
+    parameters |= {"user": facts["user"], "hermes_home": facts["hermes_home"]}
     version = installed_version(None, in_container=parameters["container"])
-    check_health(base, key, version, time.monotonic() + parameters["services_timeout_s"], services_of(parameters)[0])
-    return {"answer": check_prompt(base, key, parameters)}
+    check_gateway(parameters, version, time.monotonic() + parameters["services_timeout_s"])
+    return {"answer": prompt(parameters)}
 
 
 def main() -> int:

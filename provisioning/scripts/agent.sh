@@ -306,7 +306,7 @@ write_final_paths() {
 ask_agent() {
   local empty
   empty=$(mktemp -d /tmp/hermes-ask.XXXXXX)
-  chown "$AGENT_USER:$AGENT_USER" "$empty"
+  chown "$AGENT_USER:" "$empty"
   runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" HERMES_HOME="$empty" \
     HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$1/venv/bin/python" -c '
 import pathlib

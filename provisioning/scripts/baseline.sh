@@ -2,7 +2,8 @@
 # Baseline: the home is a local volume, the packages are there, the account exists, its folders are made.
 # Safe to repeat: a second run calls no apt and changes nothing.
 #
-# From inputs.env: HOME_DIR, HOME_ON_ROOT (not empty: the home needs no volume), AGENT_USER, AGENT_UID, AGENT_GID, PACKAGES (blank-separated)
+# From inputs.env: HOME_DIR, HOME_ON_ROOT (not empty: the home needs no volume), STATE_DIR, WORK_DIR, AGENT_USER,
+# AGENT_GROUP, AGENT_UID, AGENT_GID, USERS_GROUP, PACKAGES (blank-separated)
 set -euo pipefail
 # /etc/environment may have narrowed it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -46,25 +47,30 @@ check_home() {
     ;;
   *)
     fail "$HOME_DIR belongs to uid $owner, expected $AGENT_UID (or root, when the volume is new)." \
-      "If this is the right volume, give it over on purpose: chown -R $AGENT_UID:$AGENT_GID $HOME_DIR. Nothing was changed."
+      "If this is the right volume, set agentUid to $owner; or give its files over on purpose:" \
+      "  find $HOME_DIR -xdev -uid $owner -exec chown -h $AGENT_UID:$AGENT_GID {} +" \
+      "Nothing was changed."
     ;;
   esac
 }
 
 # The names must be free or ours, also before anything is changed.
 check_account() {
-  local entry
-  if entry=$(getent group "$AGENT_USER") && [ "$(cut -d: -f3 <<<"$entry")" != "$AGENT_GID" ]; then
-    fail "the group $AGENT_USER exists with another number: $entry, expected $AGENT_GID. Nothing was changed."
+  local entry again="A container keeps its account: pulumi destroy, then up, makes a new one. Nothing was changed."
+  if entry=$(getent group "$AGENT_GROUP") && [ "$(cut -d: -f3 <<<"$entry")" != "$AGENT_GID" ]; then
+    fail "the group $AGENT_GROUP exists with another number: $entry, expected $AGENT_GID." "$again"
   fi
-  if entry=$(getent group "$AGENT_GID") && [ "$(cut -d: -f1 <<<"$entry")" != "$AGENT_USER" ]; then
-    fail "the group number $AGENT_GID is taken: $entry. Nothing was changed."
+  if entry=$(getent group "$AGENT_GID") && [ "$(cut -d: -f1 <<<"$entry")" != "$AGENT_GROUP" ]; then
+    fail "the group number $AGENT_GID is taken: $entry, expected $AGENT_GROUP." "$again"
   fi
   if entry=$(getent passwd "$AGENT_USER") && [ "$(cut -d: -f3 <<<"$entry")" != "$AGENT_UID" ]; then
-    fail "the user $AGENT_USER exists with another number: $entry, expected $AGENT_UID. Nothing was changed."
+    fail "the user $AGENT_USER exists with another number: $entry, expected $AGENT_UID." "$again"
+  fi
+  if entry=$(getent passwd "$AGENT_USER") && [ "$(cut -d: -f4 <<<"$entry")" != "$AGENT_GID" ]; then
+    fail "the user $AGENT_USER exists with another group: $entry, expected $AGENT_GID." "$again"
   fi
   if entry=$(getent passwd "$AGENT_UID") && [ "$(cut -d: -f1 <<<"$entry")" != "$AGENT_USER" ]; then
-    fail "the user number $AGENT_UID is taken: $entry. Nothing was changed."
+    fail "the user number $AGENT_UID is taken: $entry, expected $AGENT_USER." "$again"
   fi
 }
 
@@ -121,7 +127,8 @@ install_packages() {
 
 # ---- account and folders --------------------------------------------------------------------------------------------
 make_account() {
-  getent group "$AGENT_USER" >/dev/null || groupadd --gid "$AGENT_GID" "$AGENT_USER"
+  getent group "$AGENT_GROUP" >/dev/null || groupadd --gid "$AGENT_GID" "$AGENT_GROUP"
+  getent group "$USERS_GROUP" >/dev/null || groupadd --system "$USERS_GROUP"
   # No password, no sudo, no skeleton files: what is in the home is the volume's business.
   getent passwd "$AGENT_USER" >/dev/null ||
     useradd --uid "$AGENT_UID" --gid "$AGENT_GID" --home-dir "$HOME_DIR" --no-create-home --shell /bin/bash \
@@ -136,12 +143,12 @@ make_folders() {
     chmod 0750 "$HOME_DIR"
   fi
   # As the agent's user: in a folder that it owns, root would follow links that the agent has planted.
-  # With HERMES_MANAGED set the agent does not make these itself (facts hermes 5).
+  # Made before the agent runs, with the modes that they are to have; it keeps what is there.
   # shellcheck disable=SC2016  # the inner shell expands $1
   runuser --user "$AGENT_USER" -- sh -c '
-    set -eu; umask 077; cd "$1"; mkdir -p .hermes; chmod 0700 .hermes; cd .hermes
-    mkdir -p memories sessions skills cron logs hooks' sh "$HOME_DIR" ||
-    fail "the folders in $HOME_DIR/.hermes can't be made as user $AGENT_USER (see above)." \
+    set -eu; umask 077; cd "$1"; mkdir -p "$2" "$3"; chmod 0700 "$2"; cd "$2"
+    mkdir -p memories sessions skills cron logs hooks' sh "$HOME_DIR" "$STATE_DIR" "$WORK_DIR" ||
+    fail "the folders in $HOME_DIR can't be made as user $AGENT_USER (see above)." \
       "Something in the home belongs to another user: find $HOME_DIR ! -uid $AGENT_UID"
 }
 

@@ -22,13 +22,7 @@ from provisioning.talk import ask
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS_SECONDS = 60
-STATUS = """
-for unit in hermes-gateway hermes-dashboard; do
-  systemctl show --property=Id,ActiveState,SubState,NRestarts,ActiveEnterTimestamp "$unit.service" | paste -sd ' '
-done
-printf 'code '; readlink /opt/hermes/current
-df -h --output=target,size,avail,pcent /home/hermes | tail -n 1
-"""
+STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
 
 
 class AgentError(Exception):
@@ -137,7 +131,7 @@ def main() -> int:
         elif options.verb == "dashboard":
             return see_dashboard(target, outputs["dashboard"], options.port)
         else:
-            print(ask(target, options.text, api_port=urlsplit(outputs["api"]).port or 8642))
+            print(ask(target, options.text))
     except (AgentError, ProvisioningError) as error:
         print(f"agent: {error}", file=sys.stderr)
         return 1

@@ -130,15 +130,15 @@ class Demo:
         key = HostKey.parse(outputs["sshHostKey"])
         return SshTarget(outputs["address"], key, private_key_file=outputs["sshKeyFile"])
 
-    def home_file(self, target: SshTarget, name: str) -> str:
-        """The SHA-256 of a file in the agent's home, read by SSH."""
+    def workspace_file(self, target: SshTarget, name: str) -> str:
+        """The SHA-256 of a file in the agent's workspace, read by SSH."""
         connection = connect(target)
         try:
-            done = connection.run(f"sha256sum -- /home/hermes/{name}")
+            done = connection.run(f"sha256sum -- /home/hermes/workspace/{name}")
         finally:
             connection.close()
         if done.status != 0:
-            raise DemoError(f"{name} is not in the agent's home: {done.stderr.decode().strip()}")
+            raise DemoError(f"{name} is not in the agent's workspace: {done.stderr.decode().strip()}")
         return done.stdout.decode().split()[0]
 
     def volume_listed(self, volid: str) -> bool:
@@ -176,8 +176,8 @@ class Demo:
             ask(target, f"remember: the demo's bird is {word}")
             self.check(word in ask(target, "what do you remember?"), "keeps a memory")
             ask(target, f"write file {NOTE_FILE}: {word}")
-            note = self.home_file(target, NOTE_FILE)
-            self.check(note in (_sha256(word), _sha256(f"{word}\n")), f"writes {NOTE_FILE} into its home")
+            note = self.workspace_file(target, NOTE_FILE)
+            self.check(note in (_sha256(word), _sha256(f"{word}\n")), f"writes {NOTE_FILE} into its workspace")
         with self.step("The same again changes nothing"):
             ensure = self.up("pet")
             self.check(not ensure.changed, "pet: no changes", f"Changed: {ensure.changed}")
@@ -192,7 +192,7 @@ class Demo:
             renewed = self.outputs("cattle")
             target = self.target(renewed)
             self.check(renewed["sshHostKey"] != cattle["sshHostKey"], "a new host key is pinned")
-            self.check(self.home_file(target, NOTE_FILE) == note, f"{NOTE_FILE} is the same file")
+            self.check(self.workspace_file(target, NOTE_FILE) == note, f"{NOTE_FILE} is the same file")
             self.check(word in ask(target, "what do you remember?"), "the agent remembers")
         self.measure(first=first, second=second, ensure=ensure, gone=gone)
 

@@ -11,7 +11,15 @@ import yaml
 from pydantic import SecretStr, ValidationError
 
 from provisioning.compose import IDENTITY_LABEL, compose_file, container_parameters, identity, reach, service
-from provisioning.models import ConfigureInputs, ContainerInputs, Dashboard, DockerInputs, ModelEndpoint, Volume
+from provisioning.models import (
+    ApiServer,
+    ConfigureInputs,
+    ContainerInputs,
+    Dashboard,
+    DockerInputs,
+    ModelEndpoint,
+    Volume,
+)
 from provisioning.phases import managed_environment, render_configure, render_docker
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -115,7 +123,8 @@ def test_the_dashboard_is_in_the_same_container() -> None:
 
 def test_the_api_listens_where_a_published_port_can_reach_it() -> None:
     assert managed_environment(inputs())["API_SERVER_HOST"] == EVERYWHERE
-    assert managed_environment(inputs().model_copy(update={"container": None}))["API_SERVER_HOST"] == "127.0.0.1"
+    bare_metal = {"container": None, "api_server": ApiServer(enabled=True)}
+    assert managed_environment(inputs().model_copy(update=bare_metal))["API_SERVER_HOST"] == "127.0.0.1"
 
 
 def test_a_dollar_stays_a_dollar() -> None:

@@ -27,7 +27,7 @@ from provisioning import (
     render_configure,
     render_verify,
 )
-from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG
+from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG, Service
 from provisioning.phases import UV_VERSION, agent_directory_name, managed_config, managed_environment, merge
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -151,14 +151,28 @@ def test_nothing_is_installed_or_downloaded_behind_the_operators_back() -> None:
     assert config["model_catalog"] == {"enabled": False}
 
 
-def test_the_api_server_is_on_loopback() -> None:
-    env = managed_environment(configure(environment={"TZ": "Europe/Berlin"}))
-    assert env == {
+def test_the_api_is_off_and_stays_off_whatever_the_user_has_set() -> None:
+    # facts hermes 3, issue 87856: a key alone starts the server; the user's own .env and config.yaml lie below ours
+    wanted = {"platforms": {"api_server": {"extra": {"x": 1}}, "telegram": {"enabled": True}}}
+    inputs = configure(environment={"TZ": "Europe/Berlin"}, settings=wanted)
+    assert managed_environment(inputs) == {"TZ": "Europe/Berlin", "API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
+    assert managed_config(inputs)["platforms"] == {
+        "api_server": {"enabled": False, "extra": {"x": 1}},
+        "telegram": {"enabled": True},
+    }
+
+
+def test_the_api_listens_on_loopback_unless_it_is_told_otherwise() -> None:
+    inputs = configure(environment={"TZ": "Europe/Berlin"}, api_server={"enabled": True})
+    assert managed_environment(inputs) == {
         "TZ": "Europe/Berlin",
         "API_SERVER_ENABLED": "true",
         "API_SERVER_HOST": "127.0.0.1",
         "API_SERVER_PORT": "8642",
     }
+    assert "platforms" not in managed_config(inputs)
+    opened = configure(api_server={"enabled": True, "host": "192.0.2.5", "port": 9000})
+    assert managed_environment(opened)["API_SERVER_HOST"] == "192.0.2.5"
 
 
 SECRETS = ("sk-canary-1", "canary-token-2", "canary-key-0123456789abcdef0123456789abcdef", "canary horse battery")
@@ -167,7 +181,7 @@ SECRETS = ("sk-canary-1", "canary-token-2", "canary-key-0123456789abcdef01234567
 def with_secrets(**more: Any) -> ConfigureInputs:
     return configure(
         secret_environment={"TELEGRAM_BOT_TOKEN": SECRETS[1]},
-        api_server={"key": SECRETS[2]},
+        api_server={"enabled": True, "key": SECRETS[2]},
         dashboard={"password": SECRETS[3]},
         **more,
     )
@@ -253,6 +267,50 @@ def test_no_service_runs_as_root_or_without_its_volume() -> None:
         assert "StartLimitIntervalSec=0" in lines
 
 
+def test_the_account_and_its_folders_reach_every_phase(tmp_path: Path) -> None:
+    place = {"home": "/srv/agent", "user": "agent", "group": "agents", "uid": 12000, "gid": 12001}
+    place |= {"state_directory": "/srv/agent/state", "working_directory": "/srv/agent"}
+    env = env_of(render_baseline(BaselineInputs.model_validate(place)), tmp_path)
+    names = ("HOME_DIR", "AGENT_USER", "AGENT_GROUP", "AGENT_UID", "AGENT_GID", "STATE_DIR", "WORK_DIR")
+    values = ["/srv/agent", "agent", "agents", "12000", "12001", "/srv/agent/state", "/srv/agent"]
+    assert [env[name] for name in names] == values
+    inputs = configure(**place, stack="cattle-b")
+    plan = render_configure(inputs)
+    gateway = directives(file_of(plan, "units/hermes-gateway.service"))
+    assert {"User=agent", "Group=agents", "WorkingDirectory=-/srv/agent", "BindPaths=/srv/agent"} <= set(gateway)
+    assert any("HOME=/srv/agent " in line and "HERMES_HOME=/srv/agent/state" in line for line in gateway)
+    assert managed_config(inputs)["terminal"]["cwd"] == "/srv/agent"
+    assert json.loads(file_of(plan, "inputs.json"))["stack"] == "cattle-b"
+
+
+def test_the_usual_folders_are_below_the_home() -> None:
+    inputs = BaselineInputs(home="/home/agent")
+    assert (inputs.hermes_home, inputs.workspace) == ("/home/agent/.hermes", "/home/agent/workspace")
+
+
+@pytest.mark.parametrize(
+    ("restart", "present", "absent"),
+    [
+        ("always", {"RestartForceExitStatus=75", "SuccessExitStatus=1"}, set()),
+        # An exit status of 1 is a crash as well as the answer to SIGTERM: a policy that looks at it has to see it.
+        ("on-failure", {"RestartForceExitStatus=75"}, {"SuccessExitStatus=1"}),
+        ("no", set(), {"RestartForceExitStatus=75", "SuccessExitStatus=1"}),
+    ],
+)
+def test_the_restart_policy_is_as_declared(restart: str, present: set[str], absent: set[str]) -> None:
+    plan = render_configure(configure(service={"restart": restart, "restart_seconds": 17}))
+    lines = set(directives(file_of(plan, "units/hermes-gateway.service")))
+    assert {f"Restart={restart}", "RestartSec=17", "RestartPreventExitStatus=78"} | present <= lines
+    assert not absent & lines
+    assert "Restart=always" in directives(file_of(plan, "units/hermes-dashboard.service"))
+
+
+def test_arguments_follow_the_command() -> None:
+    plan = render_configure(configure(service={"args": ["-v", "two words"]}))
+    (start,) = [line for line in directives(file_of(plan, "units/hermes-gateway.service")) if "ExecStart=" in line]
+    assert start.endswith('gateway run "-v" "two words"')
+
+
 def test_the_dashboard_listens_where_it_is_told() -> None:
     text = units(Dashboard(host="192.0.2.7", port=9000, password=SecretStr("long enough words")))
     assert " --host 192.0.2.7 --port 9000" in text["hermes-dashboard.service"]
@@ -315,6 +373,12 @@ REFUSED: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (AgentInputs, {"source": "docker"}, "'git', 'pypi' or 'installer'"),
     (ModelEndpoint, {"base_url": "ftp://x", "name": "m"}, "http:// or https://"),
     (ModelEndpoint, {"base_url": "https://me:word@x/v1", "name": "m"}, "without user or password"),
+    (Service, {"args": ["--replace"]}, "end each other"),
+    (Service, {"args": ["a\nb"]}, "a text in one line"),
+    (Service, {"restart": "sometimes"}, "'always'"),
+    (BaselineInputs, {"state_directory": "/var/hermes"}, "must be below /home/hermes"),
+    (BaselineInputs, {"working_directory": "/srv"}, "must be /home/hermes or below it"),
+    (BaselineInputs, {"user": "Her Mes"}, "String should match"),
     (ApiServer, {"key": "short"}, "32 or more"),
     (ApiServer, {"port": 0}, "greater than or equal to 1"),
     (Dashboard, {"host": "0.0.0.0"}, "password, password_hash or oidc is needed"),  # noqa: S104 - refused

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import pwd
 import sys
 import threading
 from collections.abc import Iterator
@@ -63,9 +65,12 @@ class Agent:
     def parameters(self, **more: Any) -> dict[str, Any]:
         inputs = VerifyInputs(
             version="0.19.0",
+            api_server=True,
             api_server_port=self.port,
             dashboard_port=self.port,
             home=str(self.home),
+            hermes_home=str(self.home),
+            user=pwd.getpwuid(self.home.stat().st_uid).pw_name,
             uid=self.home.stat().st_uid,
             services_timeout_s=0.5,
             prompt_timeout_s=5,
@@ -278,3 +283,113 @@ def test_a_missing_key_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) ->
     status, _, err = outcome(agent, monkeypatch)
     assert status == 1
     assert "holds no API_SERVER_KEY" in err
+
+
+# --- without the API ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """The agent without its API: its state file, a process that runs the installed code, its command line."""
+    programs = agent.root.parent / "bin"
+    # runuser --user NAME -- COMMAND ...: here nobody has to become anybody.
+    (programs / "runuser").write_text('#!/bin/sh\nshift 3\nexec "$@"\n')
+    (programs / "runuser").chmod(0o755)
+    monkeypatch.setattr(verify, "RUNUSER", str(programs / "runuser"))
+    monkeypatch.setattr(verify, "COMMAND", str(programs / "hermes"))
+    installed = agent.root.parent / "current"
+    monkeypatch.setattr(verify, "started_from", lambda _pid: f"{installed}/venv/bin/python")
+    agent.set_unit(verify.GATEWAY, MainPID=str(os.getpid()))
+    says(agent)
+    speaks(agent, "echo HERMES-OK")
+    return agent
+
+
+def says(agent: Agent, **more: Any) -> None:
+    """What the gateway writes (facts hermes 1, "Gateway")."""
+    state = {"pid": os.getpid(), "kind": "hermes-gateway", "gateway_state": "running", **more}
+    (agent.home / "gateway_state.json").write_text(json.dumps(state))
+
+
+def speaks(agent: Agent, script: str, **usage: Any) -> None:
+    """What `hermes -z PROMPT --usage-file FILE` does: the script, and its report (facts hermes 1, "One-shot")."""
+    report = json.dumps({"completed": True, "failed": False, **usage})
+    command = agent.root.parent / "bin" / "hermes"
+    command.write_text(f"#!/bin/sh\nprintf '%s' '{report}' >\"$4\"\necho \"$2\" >{agent.root}/prompt\n{script}\n")
+    command.chmod(0o755)
+
+
+def test_without_the_api_the_prompt_goes_by_the_command_line(quiet: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, err = outcome(quiet, monkeypatch, api_server=False, prompt="$(reboot) 'x'", dashboard=False)
+    assert status == 0, err
+    assert json.loads(out)["answer"] == "HERMES-OK"
+    assert (quiet.root / "prompt").read_text() == "$(reboot) 'x'\n"
+    assert quiet.requests == []
+
+
+@pytest.mark.parametrize(
+    ("script", "usage", "words"),
+    [
+        # 0.19.0 ends with 0 after a failure: only the report tells
+        (
+            "echo API call failed after 3 retries",
+            {"failed": True, "completed": False},
+            "API call failed after 3 retries",
+        ),
+        ("echo half", {"completed": False}, "did not answer the prompt: half"),
+        ("echo no provider >&2; exit 1", {"completed": None}, "did not answer the prompt: no provider"),
+        ("echo Hello", {}, "without 'HERMES-OK'"),
+        ("sleep 100 & wait", {}, "no answer within 0.5 s"),
+    ],
+)
+def test_a_prompt_that_fails_is_told(
+    quiet: Agent, monkeypatch: pytest.MonkeyPatch, script: str, usage: dict[str, Any], words: str
+) -> None:
+    speaks(quiet, script, **usage)
+    more = {"prompt_timeout_s": 0.5} if "within" in words else {}
+    status, out, err = outcome(quiet, monkeypatch, api_server=False, dashboard=False, **more)
+    assert (status, out) == (1, "")
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"gateway_state": "starting"}, "it says 'starting'"),
+        ({"gateway_state": "degraded"}, "it says 'degraded'"),
+        # facts hermes 1: a gateway that was killed leaves "running" behind
+        ({"pid": 1}, "as process 1, its process is "),
+    ],
+)
+def test_a_state_file_alone_is_no_proof(
+    quiet: Agent, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], words: str
+) -> None:
+    says(quiet, **state)
+    status, _, err = outcome(quiet, monkeypatch, api_server=False, dashboard=False)
+    assert status == 1
+    assert "the gateway does not get ready" in err
+    assert words in err
+
+
+def test_a_gateway_of_the_old_code_is_told(quiet: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "started_from", lambda _pid: "/opt/hermes/0.18.2/venv/bin/python")
+    status, _, err = outcome(quiet, monkeypatch, api_server=False, dashboard=False)
+    assert status == 1
+    assert "the gateway runs /opt/hermes/0.18.2/venv/bin/python" in err
+
+
+def test_a_question_asks_the_container_how_it_is_reached(
+    quiet: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    facts: dict[str, Any] = {"user": quiet.parameters()["user"], "hermes_home": str(quiet.home)}
+    monkeypatch.setattr(verify, "FACTS", tmp_path / "agent.json")
+    asked = {"only": "prompt", "expect": "", "services_timeout_s": 1, "prompt_timeout_s": 5, "dashboard": False}
+    for enabled, port in ((False, 1), (True, quiet.port)):
+        facts["api_server"] = {"enabled": enabled, "host": "127.0.0.1", "port": port}
+        (tmp_path / "agent.json").write_text(json.dumps(facts))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({**asked, "prompt": "hello"})))
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            assert verify.main() == 0
+        assert json.loads(out.getvalue()) == {"answer": "HERMES-OK"}
+    assert "/v1/chat/completions" in [path for path, _, _ in quiet.requests]

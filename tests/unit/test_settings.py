@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from components.service import state_directory_of, warnings_of, working_directory_of
 from components.settings import Role, Settings, load, role_of
 from proxmox.errors import Faults
 
@@ -187,9 +188,9 @@ def test_a_misspelt_key_is_told_with_the_near_one() -> None:
     assert "cattleVmid" in faults("cattle", **MODEL, cattleVmdi="7")["cattleVmdi"][2]
 
 
-@pytest.mark.parametrize("key", ["apiToken", "agentModelKey", "agentDashboardPassword"])
+@pytest.mark.parametrize("key", ["apiToken", "agentModelKey", "agentDashboardPassword", "agentApiKey"])
 def test_a_secret_in_clear_is_refused_and_not_repeated(key: str) -> None:
-    value = "canary-canary-canary"
+    value = "canary-canary-canary-canary-canary"
     found = faults("cattle", **MODEL, **{key: value}, in_clear=frozenset({key}))
     assert f"--secret {key}" in found[key][2]
     assert "canary" not in json.dumps(found)
@@ -208,7 +209,25 @@ def test_a_secret_that_is_not_set_may_stand_empty_in_clear() -> None:
         ({"agentDashboardHost": "0.0.0.0"}, "needs a password"),  # noqa: S104 - a value to be refused
         ({"agentDashboardPassword": "elevenchars"}, "12 characters"),
         ({"agentApiPort": 9119}, "are the same"),
-        ({"cattleMountPath": "/srv/hermes"}, "/home/hermes"),
+        ({"cattleMountPath": "/etc/hermes"}, "in /home or below"),
+        ({"cattleMountPath": "/home"}, "in /home or below"),
+        ({"agentStateDirectory": "/var/lib/state"}, "below the volume's mount point /home/hermes"),
+        ({"agentStateDirectory": "/home/hermes/.hermes-stack"}, "below the volume's mount point"),
+        ({"agentStateDirectory": "/home/hermes/.hermes-stack/x"}, "below the volume's mount point"),
+        ({"agentStateDirectory": "/home/hermes/../x"}, "absolute path"),
+        ({"agentWorkingDirectory": "/srv/work"}, "or below it"),
+        ({"agentWorkingDirectory": "/home/hermes/.hermes/work"}, "not be in the state directory"),
+        ({"agentUser": "root"}, "can't run as root"),
+        ({"agentGroup": "hermes-users"}, "can't run as hermes-users"),
+        ({"agentUser": "Her Mes"}, "name of an account"),
+        ({"agentUid": 999}, "greater than or equal to 1000"),
+        ({"agentExtraArgs": ["--replace"]}, "end each other"),
+        ({"agentExtraArgs": ["a\nb"]}, "in one line"),
+        ({"agentRestart": "sometimes"}, "'always'"),
+        ({"agentRestartSeconds": -1}, "greater than or equal to 0"),
+        ({"agentApiKey": "short"}, "32 or more"),
+        ({"agentApiKey": "with a blank in it, and long enough too"}, "32 or more"),
+        ({"agentApiHost": "my-host"}, "IP address"),
     ],
 )
 def test_settings_that_do_not_go_together(given: dict[str, object], part: str) -> None:
@@ -266,6 +285,8 @@ def test_docker_mode_reads_its_own_settings_and_the_other_mode_does_not() -> Non
         ("agentModelUrl", "http://localhost:4000/v1", "loopback is the container's own"),
         ("agentDashboard", True, "needs a password"),
         ("agentDashboardHost", "192.168.1.205", "agentPublishedBindIp"),
+        ("agentApiHost", "192.168.1.205", "agentPublishedBindIp"),
+        ("agentExtraArgs", ["-v"], "for bare-metal mode"),
     ],
 )
 def test_a_wrong_setting_of_docker_mode_is_told(key: str, value: object, part: str) -> None:
@@ -370,3 +391,33 @@ def test_the_example_is_a_stack_that_can_be_used() -> None:
     mounts = {(one.source, one.path) for one in cattle.host_mounts}
     assert mounts == {("/mnt/pve/hdd/hermes", "/data"), ("/media/2tb/hermes", "/fast")}
     assert found.keyctl
+
+
+def test_the_agents_folders_are_on_its_volume_wherever_that_is() -> None:
+    settings = read("cattle", **MODEL, cattleMountPath="/srv/hermes", agentWorkingDirectory="/srv/hermes")
+    assert settings.agent is not None
+    assert state_directory_of(settings.agent, "/srv/hermes") == "/srv/hermes/.hermes"
+    assert working_directory_of(settings.agent, "/srv/hermes") == "/srv/hermes"
+
+
+def test_the_api_is_off_unless_it_is_asked_for() -> None:
+    agent = read("cattle", **MODEL).agent
+    assert agent is not None
+    assert not agent.api
+    assert warnings_of(agent) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"agentRestart": "on-failure"}, "agentRestart is on-failure"),
+        ({"agentRestart": "no"}, "agentRestart is no"),
+        ({"agentApi": True, "agentApiHost": "0.0.0.0"}, "plain HTTP"),  # noqa: S104 - a value to be warned of
+        ({"agentApi": True, "agentApiHost": "::"}, "plain HTTP"),
+    ],
+)
+def test_what_is_seldom_meant_is_warned_of(given: dict[str, Any], part: str) -> None:
+    agent = read("cattle", **MODEL, **given).agent
+    assert agent is not None
+    (warning,) = warnings_of(agent)
+    assert part in warning

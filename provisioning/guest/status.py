@@ -1,0 +1,68 @@
+"""How the agent is: its services, its version, where its data lies. Asks systemd and the file system, not the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from typing import Any
+
+from provisioning.guest.cli import CURRENT, FACTS
+from provisioning.guest.common import bracket
+from provisioning.guest.services import DASHBOARD, GATEWAY, UNITS
+from provisioning.guest.verify import IMAGE_RECORD, container
+
+GB = 1 << 30
+
+
+def service_line(unit: str) -> str:
+    """One line about a unit: how it is, since when, how often systemd had to start it anew."""
+    names = "ActiveState,SubState,NRestarts,ActiveEnterTimestamp"
+    text = subprocess.run(
+        ["systemctl", "show", f"--property={names}", unit], capture_output=True, text=True, check=False, timeout=20
+    ).stdout
+    state = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    since = f" since {state['ActiveEnterTimestamp']}" if state.get("ActiveEnterTimestamp") else ""
+    return f"{state.get('ActiveState')} ({state.get('SubState')}){since}, restarts {state.get('NRestarts')}"
+
+
+def in_units() -> dict[str, str]:
+    installed = json.loads((CURRENT / "install.json").read_text(encoding="utf-8"))
+    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+    return {
+        **{unit.removesuffix(".service"): service_line(unit) for unit in units},
+        "version": f"{installed['version']} in {os.path.realpath(CURRENT)}",
+    }
+
+
+def in_container() -> dict[str, str]:
+    found, record = container() or {}, json.loads(IMAGE_RECORD.read_text(encoding="utf-8"))
+    state: dict[str, Any] = found.get("State", {})
+    health = (state.get("Health") or {}).get("Status", "no health check")
+    return {
+        "container": f"{state.get('Status', 'not there')} ({health}), restarts {found.get('RestartCount', 0)}",
+        "version": f"{record['version']} in {record['image']}",
+    }
+
+
+def status() -> dict[str, str]:
+    """What there is to know, in the order in which it is shown."""
+    facts: dict[str, Any] = json.loads(FACTS.read_text(encoding="utf-8"))
+    api, disk = facts["api_server"], shutil.disk_usage(facts["home"])
+    return {
+        **(in_container() if facts["container"] else in_units()),
+        "account": f"{facts['user']} ({facts['uid']})",
+        "state": facts["hermes_home"],
+        "workspace": facts["working_directory"],
+        "api": f"http://{bracket(api['host'])}:{api['port']}/v1" if api["enabled"] else "off",
+        "volume": f"{facts['home']}, {disk.free / GB:.1f} of {disk.total / GB:.1f} GB free",
+    }
+
+
+def main() -> int:
+    found = status()
+    width = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name:{width}}  {value}")
+    return 0

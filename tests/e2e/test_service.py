@@ -1,0 +1,164 @@
+"""The agent without its API: its account, its command line, what is locked, what is the user's, what the service does.
+
+The tests tell one story, in this order: each finds the container as the one before has left it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from provisioning import BaselineInputs, ConfigureInputs, ModelEndpoint, PhaseFailed, render_baseline, render_configure
+from provisioning.phases import PhasePlan
+from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
+
+pytestmark = needs_root
+
+ACCOUNT = {"user": "agent", "group": "agents", "uid": 12345, "gid": 12346}
+PLACE = {"state_directory": "/home/hermes/state", "working_directory": "/home/hermes/work"}
+ARGUMENTS = ["-v", "--no-supervise"]
+KEY = "canary0123456789abcdef0123456789abcdef"
+
+
+def configured(guest: Guest, **more: Any) -> PhasePlan:
+    endpoint = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY))
+    usual = {"model": endpoint, "dashboard": {"enabled": False}, "stack": "cattle-x", **ACCOUNT, **PLACE}
+    return render_configure(ConfigureInputs.model_validate({**usual, **more}))
+
+
+def proved(guest: Guest, **more: Any) -> dict[str, Any]:
+    usual = {"dashboard": False, "user": "agent", "uid": 12345, "hermes_home": PLACE["state_directory"]}
+    status, out, err = guest.verify(**{**usual, **more})
+    assert status == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def tried(guest: Guest, command: str) -> tuple[int, str]:
+    """Status and both outputs of a command in the guest."""
+    text, _, status = guest.shell(f'{{ {command}; }} 2>&1; echo "|$?"').rpartition("|")
+    return int(status), text
+
+
+def listening(guest: Guest) -> list[str]:
+    rows = guest.shell("ss --no-header --listening --tcp --udp --numeric").splitlines()
+    return sorted({row.split()[4] for row in rows})
+
+
+def others_files(guest: Guest) -> str:
+    """What in the home is not the agent's; a new file system's lost+found is the kernel's."""
+    return guest.shell("find /home/hermes -path /home/hermes/lost+found -prune -o ! -user agent -print").strip()
+
+
+def test_an_agent_of_another_account_answers_and_no_port_is_open(guest: Guest) -> None:
+    guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE})))
+    guest.run(guest.agent(user="agent"))
+    before = listening(guest)
+    # The user's own settings would open the API (facts hermes 3, issue 87856); what is declared wins.
+    theirs = f"platforms: {{api_server: {{enabled: true, extra: {{key: {KEY}, port: 8642}}}}}}\n"
+    guest.shell(
+        'runuser -u agent -- sh -c \'umask 077; printf %s "$1" >/home/hermes/state/config.yaml; '
+        f"echo API_SERVER_KEY={KEY} >/home/hermes/state/.env' sh '{theirs}'"
+    )
+    guest.run(configured(guest, service={"args": ARGUMENTS, "restart_seconds": 1}))
+    assert proved(guest)["answer"] == "HERMES-OK"
+    assert listening(guest) == before
+    owned = guest.shell("cd /home/hermes; stat -c '%U:%G:%a' . state state/state.db work")
+    assert owned.split() == ["agent:agents:750", "agent:agents:700", "agent:agents:600", "agent:agents:700"]
+    assert others_files(guest) == ""
+    (line,) = guest.shell("ps -C hermes -o user:20=,args=").strip().splitlines()
+    assert line.split()[0] == "agent"
+    assert line.endswith(f"gateway run {' '.join(ARGUMENTS)}")
+    guest.shell("rm /home/hermes/state/.env /home/hermes/state/config.yaml")
+
+
+def test_root_uses_the_command_line_and_nothing_of_it_runs_as_root(guest: Guest) -> None:
+    assert "Hermes Agent v0.19.0" in guest.shell("hermes --version")
+    assert "HERMES-OK" in guest.shell("hermes sessions list")  # the prompt of the proof, in the service's own state
+    assert guest.shell("hermes config path").strip() == "/home/hermes/state/config.yaml"
+    guest.shell("hermes config set agent.max_turns 9")
+    assert guest.shell("stat -c '%U:%a' /home/hermes/state/config.yaml").strip() == "agent:600"
+    assert guest.shell("ls -A /root/.hermes 2>/dev/null || true") == ""
+    # Through a terminal, too: script gives it one.
+    assert "Hermes Agent v0.19.0" in guest.shell("script --quiet --command 'hermes --version' /dev/null")
+    assert others_files(guest) == ""
+
+
+REFUSED = ("update --yes", "setup", "gateway install", "config set model.default x", "config unset model.base_url")
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_is_the_stacks_is_refused_with_its_name(guest: Guest, command: str) -> None:
+    before = guest.shell("ls -A /home/hermes/state; cat /home/hermes/state/config.yaml")
+    status, text = tried(guest, f"hermes {command}")
+    assert status == 1
+    assert "pulumi up --stack cattle-x" in text
+    assert guest.shell("ls -A /home/hermes/state; cat /home/hermes/state/config.yaml") == before
+
+
+def test_other_accounts_need_the_group_and_become_the_agent(guest: Guest) -> None:
+    guest.shell("useradd --create-home alice; DEBIAN_FRONTEND=noninteractive apt-get install -qq sudo >/dev/null 2>&1")
+    status, text = tried(guest, "runuser -u alice -- hermes --version")
+    assert status == 1
+    assert "usermod --append --groups hermes-users alice" in text
+    guest.shell("usermod --append --groups hermes-users alice")
+    assert "Hermes Agent v0.19.0" in guest.shell("su - alice -c 'hermes --version'")
+    assert tried(guest, "su - alice -c 'hermes update'")[0] == 1
+    # For the command line, and for nothing else.
+    assert tried(guest, "su - alice -c 'sudo --non-interactive -u agent id'")[0] == 1
+    assert tried(guest, "su - alice -c 'cat /etc/hermes/.env'")[0] == 1
+    assert guest.shell("find /home/alice -user agent").strip() == ""
+    assert others_files(guest) == ""
+
+
+def test_other_keys_are_the_users_and_a_lost_workspace_is_made_again(guest: Guest) -> None:
+    guest.shell("rm -r /home/hermes/work")
+    guest.run(configured(guest, settings={"timezone": "Europe/Berlin"}))
+    proved(guest, prompt="write file note.txt: hello there", expect="bytes_written")
+    assert guest.shell("stat -c '%U:%a' /home/hermes/work").strip() == "agent:700"
+    assert guest.shell("cat /home/hermes/work/note.txt") == "hello there\n"
+    keys = guest.shell("for key in agent.max_turns timezone terminal.cwd; do hermes config get $key; done")
+    assert keys.split() == ["9", "Europe/Berlin", "/home/hermes/work"]
+
+
+def test_the_api_serves_when_it_is_asked_for(guest: Guest) -> None:
+    before = listening(guest)
+    guest.run(configured(guest, api_server={"enabled": True, "port": 8700, "key": KEY}))
+    assert proved(guest, api_server=True, api_server_port=8700)["answer"] == "HERMES-OK"
+    assert sorted({*listening(guest)} - {*before}) == ["127.0.0.1:8700"]
+    ask = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8700/v1/models')"
+    assert "401" in tried(guest, f'python3 -c "{ask}"')[1]
+
+
+def test_another_number_is_refused_before_anything_is_changed(guest: Guest) -> None:
+    before = guest.shell("cat /etc/passwd /etc/group; find /home/hermes -printf '%U %p\\n' | sort")
+    for more, words in (
+        ({"uid": 12350}, "belongs to uid 12345, expected 12350"),
+        ({"user": "other"}, "the user number 12345 is taken"),
+        ({"gid": 12350}, "the group agents exists with another number"),
+    ):
+        with pytest.raises(PhaseFailed) as refused:
+            guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE, **more})))
+        assert words in str(refused.value)
+    assert guest.shell("cat /etc/passwd /etc/group; find /home/hermes -printf '%U %p\\n' | sort") == before
+
+
+def test_another_state_directory_is_refused_while_the_old_one_has_the_data(guest: Guest) -> None:
+    other = {"state_directory": "/home/hermes/elsewhere"}
+    guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE, **other})))
+    with pytest.raises(PhaseFailed) as refused:
+        guest.run(configured(guest, **other))
+    assert "the agent's data is in /home/hermes/state" in str(refused.value)
+    # As the refusal says it:
+    lines = [line.strip() for line in str(refused.value).splitlines()]
+    moves = [line for line in lines if line.startswith(("systemctl stop ", "runuser "))]
+    assert len(moves) == 3
+    guest.shell("\n".join(moves))
+    guest.run(configured(guest, **other))
+    proved(guest, hermes_home="/home/hermes/elsewhere")
+    assert "HERMES-OK" in guest.shell("hermes sessions list")
+    # The API was not asked for any more.
+    assert not [address for address in listening(guest) if address.endswith(":8700")]
