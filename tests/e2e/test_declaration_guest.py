@@ -158,7 +158,7 @@ def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
             "agentMcpServers": {
                 "lab": {
                     "command": "/opt/hermes/current/venv/bin/python",
-                    "args": ["/home/hermes/tools/lantern.py"],
+                    "args": ["/home/hermes/workspace/tools/lantern.py"],
                     "env": {"WORD": "${LAB_WORD}"},
                     "timeout": 30,
                 }
@@ -180,7 +180,7 @@ def test_all_that_is_declared_reaches_the_running_agent(story: Story) -> None:
     for text in ("LAB-SOUL-ONE", "LAB-WORKSHOP", "LAB-USER"):
         assert text in system
     assert [name for name in tools if "lantern" in name]
-    assert story.guest.shell("cat /home/hermes/tool-word") == WORD
+    assert story.guest.shell("cat /home/hermes/workspace/tool-word") == WORD
 
 
 def test_ours_win_and_the_users_other_keys_stay(story: Story) -> None:
@@ -230,7 +230,7 @@ def test_what_is_declared_no_more_goes_and_what_is_the_agents_stays(story: Story
     assert story.guest.shell("cat /home/hermes/.hermes/config.yaml") == USERS_CONFIG
     assert "more" in story.guest.shell("cat /home/hermes/.hermes/memories/USER.md")
     assert "mine" in story.guest.shell("cat /home/hermes/.hermes/auth.json")
-    assert story.guest.shell("ls /home/hermes/AGENTS.md /home/hermes/tools/lantern.py 2>/dev/null || true") == ""
+    assert story.guest.shell("ls /home/hermes/workspace/AGENTS.md /home/hermes/workspace/tools/lantern.py 2>/dev/null || true") == ""
     story.works()
     system, tools = story.first.last()
     assert "LAB-SOUL" not in system

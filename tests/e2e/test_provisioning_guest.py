@@ -291,7 +291,7 @@ def test_the_agent_uses_its_tools_inside_the_sandbox(guest: Guest) -> None:
         status, _, err = guest.verify(prompt=prompt, expect=expect)
         assert status == 0, err
     assert "Miez" in guest.shell("cat /home/hermes/.hermes/memories/*.md")
-    assert guest.shell("cat /home/hermes/note.txt") == "hello there\n"
+    assert guest.shell("cat /home/hermes/workspace/note.txt") == "hello there\n"
 
 
 def test_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) -> None:
