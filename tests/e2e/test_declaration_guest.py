@@ -230,7 +230,7 @@ def test_what_is_declared_no_more_goes_and_what_is_the_agents_stays(story: Story
     assert story.guest.shell("cat /home/hermes/.hermes/config.yaml") == USERS_CONFIG
     assert "more" in story.guest.shell("cat /home/hermes/.hermes/memories/USER.md")
     assert "mine" in story.guest.shell("cat /home/hermes/.hermes/auth.json")
-    assert story.guest.shell("ls /home/hermes/workspace/AGENTS.md /home/hermes/workspace/tools/lantern.py 2>/dev/null || true") == ""
+    assert story.guest.shell("cd /home/hermes/workspace; ls AGENTS.md tools/lantern.py 2>/dev/null || true") == ""
     story.works()
     system, tools = story.first.last()
     assert "LAB-SOUL" not in system
