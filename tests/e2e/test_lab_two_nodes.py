@@ -19,9 +19,13 @@ from urllib.parse import quote
 
 import pytest
 import requests
+import yaml
 
+from lab.engine import Run, pulumi
+from lab.environment import environment
 from lab.hostfolders import HostFolders
 from lab.instance import CHECKOUT, Lab
+from lab.stacks import PROJECT, make_stack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 
@@ -161,3 +165,86 @@ def test_a_bind_mount_by_root_on_the_node(client: Client) -> None:
     client.pct("stop", "107")
     client.pct("destroy", "107")
     assert (folder / "note").read_text() == "from the host\n"
+
+
+# --- the example: a cattle on the second node, with its disks and no pet --------------------------
+
+EXAMPLE = CHECKOUT / "examples" / "docker-on-another-node" / "Pulumi.cattle-118.yaml"
+STACK = "cattle-118"
+BARE = {"agentMode": "bare-metal", "cattleKeyctl": True}
+"""Docker itself has its own test; here the node is what matters."""
+
+
+def deploy(client: Client, verb: str, **changes: object) -> Run:
+    """One run of the engine with the example's settings, its surroundings exchanged for the lab's."""
+    lab, ready = client.lab, client.lab.ready()
+    assert ready.node_ssh is not None
+    content = yaml.safe_load(lab.stack_config_file.read_text())
+    # The lab's address is static, the example's by DHCP.
+    content["config"] = {key: value for key, value in content["config"].items() if ":cattle" not in key}
+    surroundings = {
+        "node": "pve2",
+        "cattleBridge": "vmbr0",
+        "agentModelUrl": ready.model_url,
+        "agentModel": ready.model,
+        "nodeSshPort": ready.node_ssh["pve2"]["port"],
+        "nodeSshHostKey": ready.node_ssh["pve2"]["host_key"],
+        **changes,
+    }
+    content["config"] |= yaml.safe_load(EXAMPLE.read_text())["config"]
+    content["config"] |= {f"{PROJECT}:{key}": value for key, value in surroundings.items()}
+    lab.stack_config_file.write_text(yaml.safe_dump(content, sort_keys=False))
+    env = {**os.environ, **environment(lab), "PROXMOX_VE_NODE": "pve2"}
+    yes = [] if verb == "preview" else ["--yes", "--skip-preview"]
+    return pulumi([verb, "--stack", STACK, *yes], cwd=CHECKOUT, env=env)
+
+
+@pytest.mark.timeout(600)
+def test_the_example_with_big_disks_on_another_node(client: Client) -> None:
+    """The design's verification list, then its rollback: destroy, and the folders stay."""
+    make_stack(client.lab, STACK)
+    folders = HostFolders(client.lab.state_dir / "nodes" / "pve2" / "host")
+    data, fast = folders.on_machine("/mnt/pve/hdd/hermes"), folders.on_machine("/media/2tb/hermes")
+    # The first node's shell is another node's: told before anything is made.
+    first = client.lab.ready()
+    wrong = deploy(
+        client,
+        "preview",
+        nodeSshPort=first.node_ssh_port,
+        nodeSshHostKey=first.node_ssh_host_key,
+        **BARE,
+    )
+    assert not wrong.ok
+    assert "is node pve, not pve2" in wrong.explain()
+
+    # The container, its features and mounts, the agent, and its answer to a prompt by the model: verify.
+    up = deploy(client, "up", **BARE)
+    assert up.ok, up.explain()
+    config = client.call("GET", f"{BASE}/118/config")
+    assert config["features"] == "keyctl=1,nesting=1"
+    assert (config["mp1"], config["mp2"]) == ("/mnt/pve/hdd/hermes,mp=/data", "/media/2tb/hermes,mp=/fast")
+    assert (config["cores"], config["memory"], config["swap"], config["onboot"]) == (2, 4096, 512, 1)
+    assert config["tags"] == "agent;ai;pulumi"
+    assert "size=24G" in config["rootfs"]
+    assert (data.stat().st_uid, fast.stat().st_uid) == (110000, 110000)
+
+    # What the agent writes from inside its sandbox is on the node's disk; root of the container may write there, too.
+    client.sh(
+        118, "nsenter -t $(systemctl show -p MainPID --value hermes-gateway) -m -S 10000 -G 10000 touch /data/agent"
+    )
+    client.sh(118, "touch /fast/root")
+    assert (data / "agent").stat().st_uid == 110000
+    assert (fast / "root").stat().st_uid == 100000
+
+    # A restart of the container from inside brings them back.
+    client.pct("reboot", "118")
+    assert client.sh(118, "findmnt -no OPTIONS /data | cut -d, -f1") == "rw"
+    again = deploy(client, "up", **BARE)
+    assert again.ok, again.explain()
+    assert again.changed == {}
+
+    down = deploy(client, "destroy", **BARE)
+    assert down.ok, down.explain()
+    assert client.call("GET", BASE) == []
+    assert (data / "agent").exists()
+    assert (fast / "root").exists()
