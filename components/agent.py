@@ -134,8 +134,15 @@ def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
     """What is allowed and may not be meant: said in every preview."""
     lost = overridden(configure.settings, pinned_config(configure))
     source = "agentSettings" if agent.settings else "agentConfigFile"
+    found = agent.warnings()
+    if configure.model.api_key is not None and not configure.model.provider.startswith("custom"):
+        # hermes_cli/runtime_provider.py: the key in `model` goes to the address in `model`, with provider custom only.
+        found.append(
+            f"agentModelKey is not sent to {configure.model.provider}: it takes its key from a variable of its own, "
+            "OPENROUTER_API_KEY for one, which agentSecretEnvironment can hold"
+        )
     return [
-        *agent.warnings(),
+        *found,
         *(f"{source}.{key} has no effect: an option of its own sets it" for key in lost),
     ]
 

@@ -62,6 +62,7 @@ SHOWN = frozenset(
 )
 """Objects that reach the preview and the state in clear: a secret among them would, too."""
 
+SECRET_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|AUTHORIZATION|CREDENTIAL", re.IGNORECASE)
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -539,6 +540,14 @@ class AgentDeclaration(SettingsModel):
                 )
             elif users and not token:
                 found.append(f"agent{which}AllowedUsers is set, and there is no token for {which}")
+        servers = {name: {"env": server.env, "headers": server.headers} for name, server in self.mcp_servers.items()}
+        for key, tree in {"agentEnvironment": self.environment, "agentMcpServers": servers}.items():
+            for path, item in _leaves(tree):
+                if item and SECRET_LIKE.search(path.rpartition(".")[2]) and not REFERENCE.search(str(item)):
+                    found.append(
+                        f"{key}.{path} looks like a secret, and is shown in the preview and stored in clear: "
+                        "agentSecretEnvironment keeps one, and ${NAME} refers to it"
+                    )
         trees = {
             "agentSettings" if self.settings else "agentConfigFile": self.declared_config,
             "agentMcpServers": {name: server.model_dump() for name, server in self.mcp_servers.items()},

@@ -111,8 +111,14 @@ except ImportError:
 else:
     servers = (config.get("mcp_servers") or {}).items()
     skipped = {name: issues for name, server in servers if (issues := validate_mcp_server_entry(name, server))}
+shadowed = []
+if config.get("providers"):
+    from hermes_cli import runtime_provider
+    named = getattr(runtime_provider, "_get_named_custom_provider", None)
+    shadowed = sorted(name for name in config["providers"] if named is not None and named(name) is None)
 loaded = {name: os.environ.get(name) for name in names}
-json.dump({"config": config, "env": env, "loaded": loaded, "unknown": unknown, "skipped": skipped}, sys.stdout)
+json.dump({"config": config, "env": env, "loaded": loaded, "unknown": unknown, "skipped": skipped,
+           "shadowed": shadowed}, sys.stdout)
 """
 
 
@@ -156,6 +162,11 @@ def check_managed(folder: Path, reader: Reader, config: dict[str, Any], env: dic
         )
     for name, issues in read["skipped"].items():
         raise Refusal(f"the agent would never start the MCP server {name}: {'; '.join(issues)}.")
+    if read["shadowed"]:
+        raise Refusal(
+            f"the agent takes {', '.join(read['shadowed'])} for a provider of its own, not the one that is declared.\n"
+            "Give it another name in agentProviders, and where it is used."
+        )
     unknown: list[str] = read["unknown"]
     return unknown
 

@@ -21,7 +21,7 @@ from aiohttp import web
 from components.agent import configure_inputs
 from lab.network import MODEL_PORT
 from lab.services.model import ModelEndpoint as LabModel
-from provisioning import BaselineInputs, PhasePlan, render_baseline, render_configure
+from provisioning import BaselineInputs, PhaseFailed, PhasePlan, render_baseline, render_configure
 from provisioning.models import check_env_value
 from tests.e2e.phase_guest import Guest, needs_root
 from tests.unit.test_settings import read
@@ -42,6 +42,7 @@ TOKENS = {
 # A tool of its own; what its environment was like is left where it can be seen.
 TOOL = """\
 import os
+import tabulate  # one of agentExtraPythonPackages
 from pathlib import Path
 from mcp.server.fastmcp import FastMCP
 Path.home().joinpath("tool-word").write_text(os.environ.get("WORD", "nothing"))
@@ -116,7 +117,7 @@ class Story:
 def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("declared")
     (folder / "secret.env").write_text(f'SPARE_KEY="{SPARE_KEY}"\n')
-    (folder / "auth.json").write_text(json.dumps({"version": 1, "providers": {}, "credential_pool": {}}))
+    (folder / "auth.json").write_text(json.dumps({"version": 1, "providers": {"lab": {}}, "credential_pool": {}}))
     (folder / "AGENTS.md").write_text("The rule of the LAB-WORKSHOP.\n")
     host = str(guest.plan.gateway)
     spare = Listening("127.0.0.1", 0, SPARE_KEY, folder / "spare.log")
@@ -125,7 +126,9 @@ def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
     spare.start()
     first.start()
     guest.run(render_baseline(BaselineInputs()))
-    guest.run(guest.agent())
+    # As at a machine without a way out, names lead nowhere: at once, instead of after each messenger's own patience.
+    guest.shell("echo 127.0.0.1 api.telegram.org slack.com discord.com >>/etc/hosts")
+    guest.run(guest.agent(extra_python_packages=("tabulate==0.9.0",)))
     guest.shell(
         f"runuser -u hermes -- sh -c 'umask 077; cat >/home/hermes/.hermes/config.yaml' <<'END'\n{USERS_CONFIG}END\n"
         "echo 'I was here before.' >/home/hermes/.hermes/SOUL.md; chown hermes: /home/hermes/.hermes/SOUL.md"
@@ -144,6 +147,7 @@ def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
                 "spare": {"base_url": f"http://{host}:{MODEL_PORT}/spare/v1", "key_env": "SPARE_KEY"},
             },
             "agentFallbackModels": [{"provider": "spare", "model": "lab-model"}],
+            "agentAuxiliaryModels": {"compression": {"provider": "spare", "model": "lab-model"}},
             "agentSettings": {"agent": {"max_turns": 7}, "timezone": "Europe/Berlin", "tymezone": {"a": 1}},
             "agentEnvironment": {"LAB_PLAIN": "plain"},
             "agentSecretEnvironment": {"FIRST_KEY": FIRST_KEY, "LAB_WORD": WORD},
@@ -159,7 +163,7 @@ def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
                 "lab": {
                     "command": "/opt/hermes/current/venv/bin/python",
                     "args": ["/home/hermes/workspace/tools/lantern.py"],
-                    "env": {"WORD": "${LAB_WORD}"},
+                    "env": {"WORD": "${LAB_WORD} ${LAB_PLAIN}"},
                     "timeout": 30,
                 }
             },
@@ -180,17 +184,18 @@ def test_all_that_is_declared_reaches_the_running_agent(story: Story) -> None:
     for text in ("LAB-SOUL-ONE", "LAB-WORKSHOP", "LAB-USER"):
         assert text in system
     assert [name for name in tools if "lantern" in name]
-    assert story.guest.shell("cat /home/hermes/workspace/tool-word") == WORD
+    assert story.guest.shell("cat /home/hermes/workspace/tool-word") == f"{WORD} plain"
 
 
 def test_ours_win_and_the_users_other_keys_stay(story: Story) -> None:
     python = "/opt/hermes/current/venv/bin/python"
     program = (
         "import json; from hermes_cli.config import load_config; c = load_config(); a = c['agent']; "
-        "print(json.dumps([a['max_turns'], a['verbose'], c['display']['compact'], c['timezone']]))"
+        "from hermes_cli.auth import _load_auth_store as auth; p = sorted(auth()['providers']); "
+        "print(json.dumps([a['max_turns'], a['verbose'], c['display']['compact'], c['timezone'], p]))"
     )
     answer = story.as_agent(f'{python} -c "{program}"')
-    assert json.loads(answer.splitlines()[-1]) == [7, True, True, "Europe/Berlin"]
+    assert json.loads(answer.splitlines()[-1]) == [7, True, True, "Europe/Berlin", ["lab"]]
     assert story.guest.shell("cat /home/hermes/.hermes/config.yaml").startswith(USERS_CONFIG)
 
 
@@ -208,13 +213,33 @@ def test_a_document_needs_no_restart(story: Story) -> None:
     assert "LAB-SOUL-TWO" in story.first.last()[0]
 
 
+def test_a_side_task_goes_to_its_own_model(story: Story) -> None:
+    before = len(story.first.heard)
+    program = (
+        "from hermes_cli.env_loader import load_hermes_dotenv as l; l(); from agent.auxiliary_client import call_llm; "
+        "call_llm('compression', messages=[{'role': 'user', 'content': 'reply with the word LAB-SIDE'}])"
+    )
+    story.as_agent(f'/opt/hermes/current/venv/bin/python -c "{program}"')
+    assert len(story.first.heard) == before
+    assert "LAB-SIDE" in story.spare.heard[-1]["messages"][-1]["content"]
+
+
+def test_a_name_of_the_agents_own_is_refused_before_anything_is_written(story: Story) -> None:
+    written = story.guest.shell("sha256sum /etc/hermes/config.yaml")
+    before = story.declared["agentProviders"]
+    with pytest.raises(PhaseFailed, match="takes openrouter for a provider of its own"):
+        story.configure(agentProviders={**before, "openrouter": before["spare"]})
+    story.declared["agentProviders"] = before
+    assert story.guest.shell("sha256sum /etc/hermes/config.yaml") == written
+
+
 def test_when_the_first_model_fails_the_fallback_answers(story: Story) -> None:
     secrets = {**story.declared["agentSecretEnvironment"], "FIRST_KEY": "sk-wrong"}
     assert story.configure(agentSecretEnvironment=secrets)["restarted"] == ["hermes-gateway.service"]
-    before = len(story.first.heard)
+    first, spare = len(story.first.heard), len(story.spare.heard)
     story.works()
-    assert len(story.first.heard) == before
-    assert len(story.spare.heard) > 0
+    assert len(story.first.heard) == first
+    assert len(story.spare.heard) > spare
 
 
 def test_what_is_declared_no_more_goes_and_what_is_the_agents_stays(story: Story) -> None:
@@ -222,6 +247,7 @@ def test_what_is_declared_no_more_goes_and_what_is_the_agents_stays(story: Story
     story.configure(
         agentDocuments={},
         agentFallbackModels=[],
+        agentAuxiliaryModels={},
         agentMcpServers={},
         agentSettings={},
         agentAuthFile="",

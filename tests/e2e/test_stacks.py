@@ -21,6 +21,8 @@ from tests.e2e.test_demo import left_behind
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 
+CANARY = "canary-in-the-environment-6f80"
+
 
 @dataclass
 class Stacks:
@@ -39,6 +41,11 @@ class Stacks:
             if value is not None:
                 content["config"][f"{PROJECT}:{key}"] = value
         self.lab.stack_config_file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def set_secret(self, stack: str, key: str, value: str) -> None:
+        """``key``: KEY.PART of an object."""
+        command = ["pulumi", "config", "set", "--stack", stack, "--secret", "--path", key]
+        subprocess.run(command, cwd=CHECKOUT, env=self.env, input=value, text=True, check=True, timeout=60)
 
     def run(self, verb: str, stack: str, *options: str) -> Run:
         run = pulumi([verb, "--stack", stack, *options], cwd=CHECKOUT, env=self.env)
@@ -70,6 +77,7 @@ def stacks(tmp_path: Path) -> Iterator[Stacks]:
 @pytest.mark.timeout(900)
 def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks) -> None:
     stacks.configure(cattleAddress="dhcp", cattleGateway=None, cattleNameserver=None, agentSource="git")
+    stacks.set_secret("cattle", "agentSecretEnvironment.LAB_SECRET", CANARY)
     stacks.up("pet")
     stacks.up("cattle")
     outputs = stacks.outputs("cattle")
@@ -101,4 +109,12 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     again = stacks.up("cattle")
     assert set(again.changed) <= {"update", "create"}
     assert stacks.up("cattle").changed == {}
+    # It was changed, and never written down in clear: not in the stack's file, nor in the state and its history.
+    stacks.set_secret("cattle", "agentSecretEnvironment.LAB_SECRET", f"another-{CANARY}")
+    told = "\n".join(stacks.run("preview", "cattle", "--diff").messages)
+    assert "cattle-agent-configure runs again (changed: secret_environment.LAB_SECRET); restarts hermes-" in told
+    stacks.up("cattle")
+    kept = [stacks.lab.stack_config_file, *(file for file in stacks.lab.pulumi_state.rglob("*") if file.is_file())]
+    assert [file for file in kept if CANARY.encode() in file.read_bytes()] == []
+    assert CANARY not in told
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")

@@ -450,6 +450,24 @@ def test_a_token_without_a_list_of_users_is_told_and_a_list_without_a_token() ->
     assert warned() == []
 
 
+def test_what_looks_like_a_secret_in_clear_is_told_without_its_value() -> None:
+    servers = {
+        "x": {"command": "a", "env": {"API_TOKEN": CANARY, "MODE": "fast"}},
+        "y": {"url": "https://b", "headers": {"Authorization": "Bearer ${T}"}},
+    }
+    found = warned(agentMcpServers=servers, agentEnvironment={"MY_KEY": CANARY, "T": "x"})
+    assert [text.partition(" ")[0] for text in found] == ["agentEnvironment.MY_KEY", "agentMcpServers.x.env.API_TOKEN"]
+    assert CANARY not in "".join(found)
+
+
+def test_a_key_that_would_not_be_sent_is_told() -> None:
+    """hermes_cli/runtime_provider.py of 0.19.0 sends model.api_key with provider custom only."""
+    given = {"agentModelKey": "k", "agentModelUrl": ""}
+    (text,) = warned(**given, agentModelProvider="openrouter")
+    assert "agentModelKey is not sent to openrouter" in text
+    assert warned(agentModelKey="k") == []
+
+
 # --- what the preview shows ---
 
 
