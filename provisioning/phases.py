@@ -311,12 +311,13 @@ def _shown_environment(inputs: ConfigureInputs) -> dict[str, str]:
         **inputs.secret_environment,
         MODEL_API_KEY_VARIABLE: inputs.model.api_key,
         "API_SERVER_KEY": inputs.api_server.key,
-        "HERMES_DASHBOARD_PASSWORD": inputs.dashboard.password or inputs.dashboard.password_hash,
     }
     shown = {name: _shown_secret(name, secret) for name, secret in secrets.items() if secret is not None}
     if inputs.auth_file is not None:
         shown[AUTH_FILE] = _shown_secret(AUTH_FILE, inputs.auth_file) if inputs.auth_file_overwrite else "declared"
-    return {**managed_environment(inputs), **shown, "HERMES_DASHBOARD_USER": inputs.dashboard.username}
+    # All of the dashboard's own, by a name that counts as the dashboard's.
+    shown["HERMES_DASHBOARD_DECLARED"] = json.dumps(configure_declared(inputs)["dashboard"], sort_keys=True)
+    return {**managed_environment(inputs), **shown}
 
 
 def documents_of(inputs: ConfigureInputs) -> list[dict[str, Any]]:
