@@ -45,7 +45,7 @@ import os
 import tabulate  # one of agentExtraPythonPackages
 from pathlib import Path
 from mcp.server.fastmcp import FastMCP
-Path.home().joinpath("tool-word").write_text(os.environ.get("WORD", "nothing"))
+Path(__file__).parents[1].joinpath("tool-word").write_text(os.environ.get("WORD", "nothing"))
 server = FastMCP("lab")
 @server.tool()
 def lantern(text: str) -> str:
