@@ -370,7 +370,8 @@ def managed_environment(inputs: ConfigureInputs) -> dict[str, str]:
     if not inputs.serves_api:
         # A key that is there starts the server whatever ENABLED says (facts hermes 3, issue 87856); one in the user's
         # .env is there until an empty one is pinned.
-        return {**inputs.environment, "API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
+        closed = {"API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
+        return {**inputs.environment, **closed, **dashboard_environment(inputs.dashboard)}
     return {
         **inputs.environment,
         "API_SERVER_ENABLED": "true",
