@@ -251,6 +251,15 @@ def test_a_run_that_is_cut_off_between_stop_and_start_goes_on(node: Node) -> Non
     assert "mp2" not in node.config()
     assert site.up("cattle").changed == {}
 
+    # Made anew, it has all of it again, before its first start; the folder is found as it was left.
+    node.commands.clear()
+    site.up("cattle", "--replace", site.resources("cattle")["cattle-container"]["urn"])
+    setting, proof = node.changes
+    assert setting == f"pct set {CATTLE} --features keyctl=1,nesting=1 --mp1 /mnt/pve/hdd/hermes,mp=/data"
+    assert proof.startswith(f"pct exec {CATTLE} ")
+    assert node.starts() == ["shutdown", "start"]
+    assert site.up("cattle").changed == {}
+
 
 def test_a_cattle_without_a_pet(site: Site) -> None:
     """The home is on the root file system: said loudly, and not changed under a cattle that is there."""
