@@ -25,6 +25,16 @@ OUTPUTS_SECONDS = 60
 STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
 
 
+STATUS_DOCKER = """
+docker ps --all --filter name=^hermes$ --format '{{.Names}} {{.Status}} (since {{.CreatedAt}})'
+docker inspect --format 'image {{.Config.Image}}
+identity {{index .Config.Labels "hermes-stack.identity"}}
+restarts {{.RestartCount}}' hermes
+df -h --output=target,size,avail,pcent /home/hermes | tail -n 1
+"""
+IN_DOCKER = "docker"
+
+
 class AgentError(Exception):
     """What stands in the way; the text says what to do."""
 
@@ -61,6 +71,14 @@ def run_in_guest(target: SshTarget, script: str) -> str:
     if done.status:
         raise AgentError(done.stderr.decode(errors="replace").strip() or f"the command ended with {done.status}")
     return done.stdout.decode(errors="replace")
+
+
+def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
+    """What shows the agent's log in the guest: the container's, or the journal of both units."""
+    command = ["journalctl", "--no-pager", "-u", "hermes-gateway", "-u", "hermes-dashboard", "-n", str(lines)]
+    if in_docker:
+        command = ["docker", "logs", "--tail", str(lines)]
+    return [*command, *(["-f"] if follow else []), *(["hermes"] if in_docker else [])]
 
 
 def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> int:
@@ -121,13 +139,13 @@ def main() -> int:
             print(hash_password())
             return 0
         outputs = outputs_of(options.stack)
-        target = target_of(outputs)
+        target, in_docker = target_of(outputs), outputs.get("agentMode") == IN_DOCKER
         if options.verb == "status":
-            sys.stdout.write(run_in_guest(target, STATUS))
+            sys.stdout.write(run_in_guest(target, STATUS_DOCKER if in_docker else STATUS))
         elif options.verb == "logs":
-            journal = ["journalctl", "--no-pager", "-u", "hermes-gateway", "-u", "hermes-dashboard"]
-            journal += ["-n", str(options.lines), *(["-f"] if options.follow else [])]
-            return hand_over(target, *journal)
+            return hand_over(
+                target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow)
+            )
         elif options.verb == "dashboard":
             return see_dashboard(target, outputs["dashboard"], options.port)
         else:
