@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -76,6 +77,14 @@ def _address(value: str) -> str:
     return value
 
 
+def _certificates(value: str) -> str:
+    if value:
+        path = Path(value).expanduser()
+        if not path.is_file() or "-----BEGIN CERTIFICATE-----" not in path.read_text(errors="replace"):
+            raise refuse("must be a file with certificates in PEM form on this machine", "correct the path")
+    return value
+
+
 class DockerSettings(SettingsModel):
     """What only Docker mode reads."""
 
@@ -101,6 +110,13 @@ class DockerSettings(SettingsModel):
         ],
         BeforeValidator(list_from_json),
     ]
+
+    registry_ca_file: Annotated[str, AfterValidator(_certificates)]
+
+    @property
+    def registry_ca(self) -> str | None:
+        """The text of the CA's certificates."""
+        return Path(self.registry_ca_file).expanduser().read_text() if self.registry_ca_file else None
 
     @property
     def is_local(self) -> bool:
@@ -178,7 +194,10 @@ def unmountable(host_mounts: Sequence[HostMountSettings]) -> Sequence[Fault]:
 
 def docker_inputs(agent: AgentSettings, docker: DockerSettings) -> DockerInputs:
     return DockerInputs(
-        image=docker.image, version=agent.version, insecure_registries=tuple(docker.insecure_registries)
+        image=docker.image,
+        version=agent.version,
+        insecure_registries=tuple(docker.insecure_registries),
+        registry_ca=docker.registry_ca,
     )
 
 

@@ -207,6 +207,8 @@ class DockerInputs(_Inputs):
     """What the agent in the image has to call itself, or None to take its word."""
     insecure_registries: tuple[str, ...] = ()
     """HOST:PORT of registries that speak HTTP, or TLS that nobody vouches for. The digest is checked all the same."""
+    registry_ca: str | None = None
+    """PEM text of the CA that the image's registry is trusted by, besides the guest's own."""
     uid: int = UID
     gid: int = UID
 
@@ -222,6 +224,13 @@ class DockerInputs(_Inputs):
             if not _REGISTRY.match(registry):
                 raise ValueError(f"{registry!r} must be HOST or HOST:PORT, e.g. 192.168.1.10:5000")
         return tuple(sorted(set(value)))
+
+    @field_validator("registry_ca")
+    @classmethod
+    def _ca(cls, value: str | None) -> str | None:
+        if value is not None and "-----BEGIN CERTIFICATE-----" not in value:
+            raise ValueError("must be certificates in PEM form")
+        return value
 
 
 class Volume(_Inputs):

@@ -386,6 +386,28 @@ def digest_reference(image: str) -> str:
     return f"{head}/{repository}@{digest}" if head else f"{repository}@{digest}"
 
 
+# What no second attempt makes better.
+FINAL = re.compile(
+    r"not found|manifest unknown|denied|unauthorized|invalid reference|HTTP response to HTTPS|certificate|no space left"
+)
+
+
+def registry_of(image: str) -> str:
+    """HOST or HOST:PORT that an image comes from, as Docker reads its name; docker.io where none is named."""
+    first, slash, _ = image.partition("/")
+    return first if slash and (set(".:") & set(first) or first == "localhost") else "docker.io"
+
+
+def trust_registry(image: str, certificates: str | None) -> None:
+    """Have the engine trust a registry by a CA of its own; it looks there at each pull. No CA: none of ours stays."""
+    path = Path("/etc/docker/certs.d") / registry_of(image) / "ca.crt"
+    if certificates is None:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(path, certificates, mode=0o644, gid=0)
+
+
 def pull(image: str) -> None:
     """Fetch the image by its digest, which the engine checks; some attempts, as registries drop connections."""
     reference = digest_reference(image)
@@ -407,7 +429,10 @@ def pull(image: str) -> None:
         if done.returncode == 0:
             return
         words = done.stderr.strip()[-1000:]
-        if re.search(r"not found|manifest unknown|denied|unauthorized|invalid reference|HTTP response to HTTPS", words):
+        if re.search(
+            r"not found|manifest unknown|denied|unauthorized|invalid reference|HTTP response to HTTPS|certificate",
+            words,
+        ):
             break
     raise Refusal(f"the image {image} can't be pulled:\n{words}\n{pull_remedy(words)}")
 
@@ -415,6 +440,8 @@ def pull(image: str) -> None:
 def pull_remedy(words: str) -> str:
     if "HTTP response to HTTPS" in words:
         return "The registry speaks HTTP: name it in agentInsecureRegistries, if its network is yours."
+    if "certificate" in words:
+        return "The guest does not trust the registry's certificate: name its CA in agentRegistryCaFile."
     if re.search(r"not found|manifest unknown", words):
         return "The registry has no such digest (it may have been removed): correct agentImage."
     if re.search(r"denied|unauthorized", words):
@@ -472,6 +499,7 @@ def prepare(job: Path) -> dict[str, Any]:
     if not (RECORD.exists() and _record().get("engine") == engine_version()):
         smoke()
     image = inputs["image"]
+    trust_registry(image, inputs["registry_ca"])
     pull(image)
     record = _record()
     if record.get("image") != image or record.get("engine") != engine_version():

@@ -143,9 +143,7 @@ def main() -> int:
         if options.verb == "status":
             sys.stdout.write(run_in_guest(target, STATUS_DOCKER if in_docker else STATUS))
         elif options.verb == "logs":
-            return hand_over(
-                target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow)
-            )
+            return hand_over(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
             return see_dashboard(target, outputs["dashboard"], options.port)
         else:

@@ -17,6 +17,7 @@ from provisioning.guest.engine import (
     member_of,
     os_release,
     pull_remedy,
+    registry_of,
     uplink_mtu,
 )
 
@@ -77,6 +78,7 @@ def test_other_failures_are_not_taken_for_it(output: str, words: str) -> None:
     ("words", "remedy"),
     [
         ("http: server gave HTTP response to HTTPS client", "agentInsecureRegistries"),
+        ("x509: certificate signed by unknown authority", "agentRegistryCaFile"),
         ("manifest unknown: manifest unknown", "agentImage"),
         ("pull access denied for x, repository does not exist", "agentImage"),
         ("write /var/lib/docker/tmp/x: no space left on device", "cattleDisk"),
@@ -97,6 +99,20 @@ def test_a_pull_that_fails_says_what_to_do(words: str, remedy: str) -> None:
 )
 def test_the_engine_knows_an_image_by_its_digest(image: str, reference: str) -> None:
     assert digest_reference(image) == reference
+
+
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("nousresearch/hermes-agent:v1", "docker.io"),
+        ("hermes:v1", "docker.io"),
+        ("192.0.2.1:5000/a/b:v1", "192.0.2.1:5000"),
+        ("ghcr.io/a/b:v1", "ghcr.io"),
+        ("localhost/a:v1", "localhost"),
+    ],
+)
+def test_the_registry_is_read_from_the_name_as_docker_does(image: str, registry: str) -> None:
+    assert registry_of(image) == registry
 
 
 def test_the_bridge_is_no_wider_than_the_uplink() -> None:

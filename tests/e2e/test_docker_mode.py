@@ -1,0 +1,228 @@
+"""Docker mode in a guest: engine, image, compose project, identity, what survives what, one home in both modes.
+
+The tests tell one story, in this order: each finds the container as the one before has left it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from lab.certificates import ensure_certificates
+from lab.image import AGENT_REPOSITORY, NEXT_TAG, ensure_images
+from lab.services.registry import Registry
+from lab.services.source import TAG
+from lab.template import ensure_template
+from provisioning import (
+    BaselineInputs,
+    ConfigureInputs,
+    Dashboard,
+    ModelEndpoint,
+    PhaseFailed,
+    PhasePlan,
+    VerifyInputs,
+    render_baseline,
+    render_configure,
+    render_verify,
+)
+from provisioning.models import ContainerInputs, DockerInputs
+from provisioning.phases import render_docker
+from provisioning.ssh import connect
+from provisioning.talk import ask
+from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
+
+pytestmark = needs_root
+
+PORT = 5000
+PASSWORD = "canary horse battery staple"
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - of a container in a lab
+
+
+@dataclass
+class Docked:
+    """The guest, and the registry that its images come from."""
+
+    guest: Guest
+    registry: Registry
+    ca: str
+
+    def image(self, tag: str = TAG) -> str:
+        return self.registry.reference(AGENT_REPOSITORY, tag)
+
+    def agent(self, tag: str = TAG, **more: Any) -> PhasePlan:
+        return render_docker(
+            DockerInputs.model_validate({"image": self.image(tag), "version": "0.19.0", "registry_ca": self.ca, **more})
+        )
+
+    def configure(self, tag: str = TAG, container: dict[str, Any] | None = None, **more: Any) -> PhasePlan:
+        usual: dict[str, Any] = {
+            "model": ModelEndpoint(base_url=self.guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY)),
+            "dashboard": Dashboard(host=EVERYWHERE, password=SecretStr(PASSWORD)),
+            "container": ContainerInputs.model_validate({"image": self.image(tag), **(container or {})}),
+        }
+        return render_configure(ConfigureInputs.model_validate({**usual, **more}))
+
+    def run(self, plan: PhasePlan) -> dict[str, Any]:
+        return dict(self.guest.run(plan))
+
+    def verify(self, **more: Any) -> tuple[int, str, str]:
+        usual = {"version": "0.19.0", "container": True, "auth_required": True}
+        command = render_verify(VerifyInputs.model_validate({**usual, **more}))
+        with contextlib.closing(connect(self.guest.target())) as connection:
+            result = connection.run(command.command, stdin=command.stdin.encode(), timeout_s=240)
+        return result.status, result.stdout.decode(), result.stderr.decode()
+
+    def inspect(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.guest.shell("docker inspect hermes"))[0]
+        return found
+
+    def mark(self) -> str:
+        """What was written into the container's writable layer, or nothing."""
+        return self.guest.shell("docker exec hermes cat /opt/mark 2>/dev/null || true").strip()
+
+
+@pytest.fixture(scope="module")
+def docked(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docked]:
+    cache = CHECKOUT / ".cache"
+    template = ensure_template(cache / "lab-template", lambda _: None)
+    images = ensure_images(cache / "lab-images", template, lambda _: None)
+    gateway = str(guest.plan.gateway)
+    trust = ensure_certificates(tmp_path_factory.mktemp("registry") / "ca", [gateway])
+    registry = Registry(gateway, PORT, images, trust.server_file)
+    registry.start()
+    yield Docked(guest, registry, Path(trust.ca_file).read_text())
+    registry.stop()
+
+
+def test_the_engine_is_installed_and_proved_and_the_image_comes_by_its_digest(docked: Docked) -> None:
+    docked.run(render_baseline(BaselineInputs()))
+    with pytest.raises(PhaseFailed, match=r"calls itself 0\.19\.0, but 0\.20\.0 is declared"):
+        docked.run(docked.agent(version="0.20.0"))
+    outputs = docked.run(docked.agent())
+    assert (outputs["version"], outputs["dashboard_available"]) == ("0.19.0", True)
+    assert docked.guest.shell("docker compose version --short").strip().startswith("2.")
+    # Nothing of the first container stays, and nothing of the agent runs yet.
+    assert docked.guest.shell("docker ps --all --quiet") == ""
+
+
+def test_a_registry_that_is_not_trusted_is_told(docked: Docked) -> None:
+    with pytest.raises(PhaseFailed, match="agentRegistryCaFile"):
+        docked.run(docked.agent(NEXT_TAG, registry_ca=None))
+
+
+def test_the_container_works_is_healthy_and_shows_no_secret(docked: Docked) -> None:
+    outputs = docked.run(docked.configure())
+    assert (outputs["container"], outputs["restarted"]) == ("create", ["hermes"])
+    status, out, err = docked.verify()
+    assert status == 0, err
+    assert "HERMES-OK" in json.loads(out)["answer"]
+    found = docked.inspect()
+    assert found["State"]["Health"]["Status"] == "healthy"
+    shown = json.dumps(found) + docked.guest.shell("cat /etc/hermes-stack/compose.yaml")
+    for secret in (MODEL_KEY, PASSWORD, docked.guest.shell("cat /home/hermes/.hermes-stack/api-server-key").strip()):
+        assert secret not in shown
+    assert docked.guest.shell("stat -c %U:%a /etc/hermes/.env").strip() == "root:640"
+    published = {binding["HostIp"] for ports in found["HostConfig"]["PortBindings"].values() for binding in ports}
+    assert published == {"127.0.0.1"}
+
+
+def test_a_second_run_changes_nothing(docked: Docked) -> None:
+    before = docked.inspect()
+    docked.run(docked.agent())
+    assert docked.run(docked.configure())["container"] == "nothing"
+    after = docked.inspect()
+    assert (after["Id"], after["State"]["StartedAt"]) == (before["Id"], before["State"]["StartedAt"])
+
+
+def test_a_setting_goes_in_place_and_keeps_what_was_written_inside(docked: Docked) -> None:
+    guest = docked.guest
+    guest.shell("docker exec hermes sh -c 'echo written inside >/opt/mark'")
+    assert ask(guest.target(), "remember: the cat is called Miez")
+    before = docked.inspect()["Id"]
+    outputs = docked.run(docked.configure(settings={"agent": {"max_turns": 7}}, environment={"PRICE": "$5"}))
+    assert outputs["container"] == "restart"
+    assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
+    # Read by the agent in the container, through the managed scope.
+    assert guest.shell("docker exec hermes hermes config get agent.max_turns").strip() == "7"
+    status, _, err = docked.verify(prompt="what do you remember?", expect="the cat is called Miez")
+    assert status == 0, err
+
+
+def test_a_reboot_of_the_guest_keeps_it_too(docked: Docked) -> None:
+    guest = docked.guest
+    before = docked.inspect()["Id"]
+    assert guest.runtime.shutdown(guest.spec, 60)
+    guest.running = False
+    guest.up()
+    status, _, err = docked.verify(services_timeout_s=120)
+    assert status == 0, err
+    assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
+
+
+def test_another_identity_is_another_container_and_the_data_stays(docked: Docked) -> None:
+    guest = docked.guest
+    before = docked.inspect()
+    guest.shell("mkdir -p /data && chown 10000:10000 /data")
+    container = {"volumes": [{"source": "/data", "target": "/data"}], "options": {"environment": {"P": "$5 ${HOME}"}}}
+    docked.run(docked.agent(NEXT_TAG))
+    plan = docked.configure(NEXT_TAG, container)
+    outputs = docked.run(plan)
+    after = docked.inspect()
+    assert outputs["container"] == "create"
+    assert after["Id"] != before["Id"]
+    assert after["Config"]["Labels"]["hermes-stack.identity"] == plan.declared["container"]["identity"]
+    assert docked.mark() == ""
+    assert "P=$5 ${HOME}" in after["Config"]["Env"]
+    for prompt, expect in (("what do you remember?", "Miez"), ("write file /data/n.txt: hello", "bytes_written")):
+        status, _, err = docked.verify(prompt=prompt, expect=expect)
+        assert status == 0, err
+    assert guest.shell("stat -c %u /data/n.txt").strip() == "10000"
+
+
+def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked: Docked) -> None:
+    before = docked.inspect()["State"]["StartedAt"]
+    with pytest.raises(PhaseFailed, match="no such folder in the guest"):
+        docked.run(docked.configure(NEXT_TAG, {"volumes": [{"source": "/fast", "target": "/fast"}]}))
+    assert docked.inspect()["State"]["StartedAt"] == before
+
+
+def gateways(guest: Guest) -> int:
+    """How many gateways there are in the guest, in containers or not."""
+    return int(guest.shell("pgrep -fc 'python.*[g]ateway run' || true"))
+
+
+def test_both_modes_share_one_home(docked: Docked) -> None:
+    guest = docked.guest
+    sessions = "runuser -u hermes -- ls /home/hermes/.hermes/sessions | sort"
+    kept = guest.shell(sessions)
+    guest.run(guest.agent())
+    # As after a run that was killed between the end of one mode and the start of the other: neither runs.
+    guest.shell("docker stop --time 60 hermes")
+    assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
+    status, _, err = guest.verify(prompt="what do you remember?", expect="the cat is called Miez")
+    assert status == 0, err
+    assert guest.shell("docker ps --all --quiet") == ""
+    assert set(kept.split()) <= set(guest.shell(sessions).split())
+    assert ask(guest.target(), "remember: the dog is called Rex")
+
+    outputs = docked.run(docked.configure(NEXT_TAG))
+    assert outputs["container"] == "create"
+    assert guest.shell("ls /etc/systemd/system/hermes-* 2>/dev/null || true") == ""
+    status, _, err = docked.verify(prompt="what do you remember?", expect="the dog is called Rex")
+    assert status == 0, err
+    assert guest.shell("systemctl is-active hermes-gateway.service || true").strip() == "inactive"
+
+
+def test_no_secret_is_left_behind(docked: Docked) -> None:
+    places = (
+        "/var/lib/hermes-provision /run/hermes-provision /etc/hermes-stack /var/log /tmp /var/lib/docker/containers"
+    )
+    for secret in (MODEL_KEY, PASSWORD):
+        assert docked.guest.shell(f"grep -rlF '{secret}' {places} 2>/dev/null || true") == ""
