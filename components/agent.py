@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 
 from components.access import Access
 from components.declaration import AuxiliaryModel
-from components.docker import DockerSettings, docker_inputs, in_docker
+from components.docker import DockerSettings, docker_inputs, docker_warnings, in_docker
 from components.phase import Phase, PhaseName
 from components.service import warnings_of as service_warnings
 from components.settings import DOCKER, AgentSettings, CattleSettings, certificates_of
@@ -216,7 +216,7 @@ class HermesAgent(pulumi.ComponentResource):
             return in_docker(configure_inputs(cattle, agent, stack=stack), docker, cattle.lent)
 
         wish = wanted(None)
-        for text in (*service_warnings(agent), *warnings_of(agent, wish)):
+        for text in (*service_warnings(agent), *warnings_of(agent, wish), *(docker_warnings(agent) if docker else ())):
             pulumi.log.warn(text, self)
         baseline = phase(PhaseName.BASELINE, pulumi.Output.from_input(baseline_inputs(cattle, agent)))
         install = phase(

@@ -192,6 +192,16 @@ def unmountable(host_mounts: Sequence[HostMountSettings]) -> Sequence[Fault]:
     return faults
 
 
+def docker_warnings(agent: AgentSettings) -> list[str]:
+    """Settings that reach the guest or nothing, while the agent is in its image."""
+    warnings = []
+    if agent.extra_packages:
+        warnings.append("agentExtraPackages are installed in the guest: the agent in its container does not see them")
+    if agent.extra_python_packages:
+        warnings.append("agentExtraPythonPackages have no effect with agentMode docker: the image is as it is")
+    return warnings
+
+
 def docker_inputs(agent: AgentSettings, docker: DockerSettings) -> DockerInputs:
     return DockerInputs(
         image=docker.image,

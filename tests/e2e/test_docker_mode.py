@@ -5,7 +5,6 @@ The tests tell one story, in this order: each finds the container as the one bef
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,14 +26,11 @@ from provisioning import (
     ModelEndpoint,
     PhaseFailed,
     PhasePlan,
-    VerifyInputs,
     render_baseline,
     render_configure,
-    render_verify,
 )
 from provisioning.models import ContainerInputs, DockerInputs
 from provisioning.phases import render_docker
-from provisioning.ssh import connect
 from provisioning.talk import ask
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
 
@@ -73,11 +69,7 @@ class Docked:
         return dict(self.guest.run(plan))
 
     def verify(self, **more: Any) -> tuple[int, str, str]:
-        usual = {"version": "0.19.0", "container": True, "auth_required": True}
-        command = render_verify(VerifyInputs.model_validate({**usual, **more}))
-        with contextlib.closing(connect(self.guest.target())) as connection:
-            result = connection.run(command.command, stdin=command.stdin.encode(), timeout_s=240)
-        return result.status, result.stdout.decode(), result.stderr.decode()
+        return self.guest.verify(**{"container": True, "auth_required": True, **more})
 
     def inspect(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.guest.shell("docker inspect hermes"))[0]
@@ -180,10 +172,15 @@ def test_another_identity_is_another_container_and_the_data_stays(docked: Docked
     assert after["Config"]["Labels"]["hermes-stack.identity"] == plan.declared["container"]["identity"]
     assert docked.mark() == ""
     assert "P=$5 ${HOME}" in after["Config"]["Env"]
-    for prompt, expect in (("what do you remember?", "Miez"), ("write file /data/n.txt: hello", "bytes_written")):
+    for prompt, expect in (
+        ("what do you remember?", "Miez"),
+        ("write file /data/n.txt: hello", "bytes_written"),
+        ("write file relative.txt: hello", "bytes_written"),
+    ):
         status, _, err = docked.verify(prompt=prompt, expect=expect)
         assert status == 0, err
-    assert guest.shell("stat -c %u /data/n.txt").strip() == "10000"
+    # The working directory is the one of bare-metal mode.
+    assert guest.shell("stat -c %u /data/n.txt /home/hermes/relative.txt").split() == ["10000", "10000"]
 
 
 def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked: Docked) -> None:
@@ -198,18 +195,39 @@ def gateways(guest: Guest) -> int:
     return int(guest.shell("pgrep -fc 'python.*[g]ateway run' || true"))
 
 
+BARE = "runuser -u hermes -- env HERMES_HOME=/home/hermes/.hermes /opt/hermes/current/venv/bin/hermes"
+INSIDE = "docker exec hermes hermes"
+
+
+def sessions(guest: Guest, hermes: str) -> set[str]:
+    """The sessions as the agent itself tells them."""
+    text = guest.shell(f"cd /tmp && {hermes} sessions export - | python3 -c '{SESSION_IDS}'")
+    return set(text.split())
+
+
+SESSION_IDS = """
+import json, sys
+print(*[json.loads(line)["id"] for line in sys.stdin if line.startswith("{")], sep="\\n")
+"""
+
+
 def test_both_modes_share_one_home(docked: Docked) -> None:
     guest = docked.guest
-    sessions = "runuser -u hermes -- ls /home/hermes/.hermes/sessions | sort"
-    kept = guest.shell(sessions)
+    before = sessions(guest, INSIDE)
+    assert before
+    assert gateways(guest) == 1
     guest.run(guest.agent())
+    assert gateways(guest) == 1
     # As after a run that was killed between the end of one mode and the start of the other: neither runs.
     guest.shell("docker stop --time 60 hermes")
+    assert gateways(guest) == 0
     assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
     status, _, err = guest.verify(prompt="what do you remember?", expect="the cat is called Miez")
     assert status == 0, err
     assert guest.shell("docker ps --all --quiet") == ""
-    assert set(kept.split()) <= set(guest.shell(sessions).split())
+    assert gateways(guest) == 1
+    between = sessions(guest, BARE)
+    assert before < between
     assert ask(guest.target(), "remember: the dog is called Rex")
 
     outputs = docked.run(docked.configure(NEXT_TAG))
@@ -217,7 +235,8 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     assert guest.shell("ls /etc/systemd/system/hermes-* 2>/dev/null || true") == ""
     status, _, err = docked.verify(prompt="what do you remember?", expect="the dog is called Rex")
     assert status == 0, err
-    assert guest.shell("systemctl is-active hermes-gateway.service || true").strip() == "inactive"
+    assert gateways(guest) == 1
+    assert between < sessions(guest, INSIDE)
 
 
 def test_no_secret_is_left_behind(docked: Docked) -> None:
