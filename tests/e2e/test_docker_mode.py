@@ -227,7 +227,7 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     assert guest.shell("docker ps --all --quiet") == ""
     assert gateways(guest) == 1
     between = sessions(guest, BARE)
-    assert before < between
+    assert before <= between
     assert ask(guest.target(), "remember: the dog is called Rex")
 
     outputs = docked.run(docked.configure(NEXT_TAG))
@@ -236,7 +236,7 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     status, _, err = docked.verify(prompt="what do you remember?", expect="the dog is called Rex")
     assert status == 0, err
     assert gateways(guest) == 1
-    assert between < sessions(guest, INSIDE)
+    assert between <= sessions(guest, INSIDE)
 
 
 def test_no_secret_is_left_behind(docked: Docked) -> None:
