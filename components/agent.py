@@ -221,7 +221,9 @@ class HermesAgent(pulumi.ComponentResource):
         baseline = phase(PhaseName.BASELINE, pulumi.Output.from_input(baseline_inputs(cattle, agent)))
         install = phase(
             PhaseName.AGENT,
-            pulumi.Output.from_input(agent_inputs(agent) if docker is None else docker_inputs(agent, docker)),
+            pulumi.Output.from_input(
+                agent_inputs(agent) if docker is None else docker_inputs(agent, docker, wish.ca_certificates)
+            ),
             baseline,
             renders=PhaseName.AGENT if docker is None else PhaseName.DOCKER,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -77,14 +76,6 @@ def _address(value: str) -> str:
     return value
 
 
-def _certificates(value: str) -> str:
-    if value:
-        path = Path(value).expanduser()
-        if not path.is_file() or "-----BEGIN CERTIFICATE-----" not in path.read_text(errors="replace"):
-            raise refuse("must be a file with certificates in PEM form on this machine", "correct the path")
-    return value
-
-
 class DockerSettings(SettingsModel):
     """What only Docker mode reads."""
 
@@ -110,13 +101,6 @@ class DockerSettings(SettingsModel):
         ],
         BeforeValidator(list_from_json),
     ]
-
-    registry_ca_file: Annotated[str, AfterValidator(_certificates)]
-
-    @property
-    def registry_ca(self) -> str | None:
-        """The text of the CA's certificates."""
-        return Path(self.registry_ca_file).expanduser().read_text() if self.registry_ca_file else None
 
     @property
     def is_local(self) -> bool:
@@ -202,12 +186,13 @@ def docker_warnings(agent: AgentSettings) -> list[str]:
     return warnings
 
 
-def docker_inputs(agent: AgentSettings, docker: DockerSettings) -> DockerInputs:
+def docker_inputs(agent: AgentSettings, docker: DockerSettings, authorities: str) -> DockerInputs:
+    """``authorities``: the certificates of agentCaFile, by which the image's registry is trusted as well."""
     return DockerInputs(
         image=docker.image,
         version=agent.version,
         insecure_registries=tuple(docker.insecure_registries),
-        registry_ca=docker.registry_ca,
+        registry_ca=authorities or None,
     )
 
 

@@ -429,10 +429,7 @@ def pull(image: str) -> None:
         if done.returncode == 0:
             return
         words = done.stderr.strip()[-1000:]
-        if re.search(
-            r"not found|manifest unknown|denied|unauthorized|invalid reference|HTTP response to HTTPS|certificate",
-            words,
-        ):
+        if FINAL.search(words):
             break
     raise Refusal(f"the image {image} can't be pulled:\n{words}\n{pull_remedy(words)}")
 
@@ -441,7 +438,7 @@ def pull_remedy(words: str) -> str:
     if "HTTP response to HTTPS" in words:
         return "The registry speaks HTTP: name it in agentInsecureRegistries, if its network is yours."
     if "certificate" in words:
-        return "The guest does not trust the registry's certificate: name its CA in agentRegistryCaFile."
+        return "The guest does not trust the registry's certificate: name its CA in agentCaFile."
     if re.search(r"not found|manifest unknown", words):
         return "The registry has no such digest (it may have been removed): correct agentImage."
     if re.search(r"denied|unauthorized", words):

@@ -69,7 +69,14 @@ class Docked:
         return dict(self.guest.run(plan))
 
     def verify(self, **more: Any) -> tuple[int, str, str]:
-        return self.guest.verify(**{"container": True, "auth_required": True, **more})
+        """As Guest.verify; a failure also says what the engine has done to the container meanwhile."""
+        status, out, err = self.guest.verify(**{"container": True, "auth_required": True, **more})
+        if status:
+            err += self.guest.shell(
+                "docker ps --all; docker logs --timestamps --tail 60 hermes 2>&1 | grep -v check_fn | cut -c1-200; "
+                "journalctl --unit docker --lines 25 --no-pager --output short-precise | cut -c1-200"
+            )
+        return status, out, err
 
     def inspect(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.guest.shell("docker inspect hermes"))[0]
@@ -105,7 +112,7 @@ def test_the_engine_is_installed_and_proved_and_the_image_comes_by_its_digest(do
 
 
 def test_a_registry_that_is_not_trusted_is_told(docked: Docked) -> None:
-    with pytest.raises(PhaseFailed, match="agentRegistryCaFile"):
+    with pytest.raises(PhaseFailed, match="agentCaFile"):
         docked.run(docked.agent(NEXT_TAG, registry_ca=None))
 
 

@@ -78,7 +78,7 @@ def test_other_failures_are_not_taken_for_it(output: str, words: str) -> None:
     ("words", "remedy"),
     [
         ("http: server gave HTTP response to HTTPS client", "agentInsecureRegistries"),
-        ("x509: certificate signed by unknown authority", "agentRegistryCaFile"),
+        ("x509: certificate signed by unknown authority", "agentCaFile"),
         ("manifest unknown: manifest unknown", "agentImage"),
         ("pull access denied for x, repository does not exist", "agentImage"),
         ("write /var/lib/docker/tmp/x: no space left on device", "cattleDisk"),

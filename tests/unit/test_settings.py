@@ -282,7 +282,6 @@ def test_docker_mode_reads_its_own_settings_and_the_other_mode_does_not() -> Non
         ("agentExtraOptions", ["cpus"], "must be an object"),
         ("agentPublishedBindIp", "everywhere", "IPv4 address"),
         ("agentInsecureRegistries", ["http://192.168.1.10"], "HOST:PORT"),
-        ("agentRegistryCaFile", "/nowhere/ca.pem", "PEM form"),
         ("agentModelUrl", "http://localhost:4000/v1", "loopback is the container's own"),
         ("agentDashboard", True, "needs a password"),
         ("agentDashboardHost", "192.168.1.205", "agentPublishedBindIp"),
