@@ -331,9 +331,7 @@ def documents_of(inputs: ConfigureInputs) -> list[dict[str, Any]]:
 
 def managed_config(inputs: ConfigureInputs) -> dict[str, Any]:
     """The managed config.yaml as data, without `_config_version` (the installed agent says it)."""
-    # The image starts the agent in its data folder; the working directory is the home in both modes.
-    usual = {} if inputs.container is None else {"terminal": {"cwd": inputs.home}}
-    return merge(merge(usual, inputs.settings), pinned_config(inputs))
+    return merge(inputs.settings, pinned_config(inputs))
 
 
 def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:

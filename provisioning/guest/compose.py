@@ -43,10 +43,11 @@ def read_with(image: str, uid: int, gid: int) -> Reader:
 
 
 def inspect() -> dict[str, Any] | None:
-    """The container as the engine knows it; None where there is none."""
-    text = run("docker", "container", "inspect", CONTAINER, check=False)
-    found = json.loads(text or "[]")
-    return found[0] if found else None
+    """The container as the engine knows it; None where there is none. Refusal when the engine does not say."""
+    if not run("docker", "ps", "--all", "--quiet", "--filter", f"name=^/?{CONTAINER}$").strip():
+        return None
+    found: list[dict[str, Any]] = json.loads(run("docker", "container", "inspect", CONTAINER))
+    return found[0]
 
 
 def decide(present: dict[str, Any] | None, *, identity: str, started: str | None, reads: str) -> str:

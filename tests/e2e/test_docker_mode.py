@@ -187,7 +187,7 @@ def test_another_identity_is_another_container_and_the_data_stays(docked: Docked
         status, _, err = docked.verify(prompt=prompt, expect=expect)
         assert status == 0, err
     # The working directory is the one of bare-metal mode.
-    assert guest.shell("stat -c %u /data/n.txt /home/hermes/relative.txt").split() == ["10000", "10000"]
+    assert guest.shell("stat -c %u /data/n.txt /home/hermes/workspace/relative.txt").split() == ["10000", "10000"]
 
 
 def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked: Docked) -> None:

@@ -20,7 +20,7 @@ from provisioning.models import (
     ModelEndpoint,
     Volume,
 )
-from provisioning.phases import managed_config, managed_environment, render_configure, render_docker
+from provisioning.phases import managed_environment, render_configure, render_docker
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 IMAGE = f"registry.example.org:5000/nous/hermes-agent:v2026.7.20@{DIGEST}"
@@ -125,12 +125,6 @@ def test_the_api_listens_where_a_published_port_can_reach_it() -> None:
     assert managed_environment(inputs())["API_SERVER_HOST"] == EVERYWHERE
     bare_metal = {"container": None, "api_server": ApiServer(enabled=True)}
     assert managed_environment(inputs().model_copy(update=bare_metal))["API_SERVER_HOST"] == "127.0.0.1"
-
-
-def test_the_working_directory_is_the_one_of_bare_metal_unless_declared() -> None:
-    assert managed_config(inputs())["terminal"] == {"cwd": "/home/hermes"}
-    assert managed_config(inputs(settings={"terminal": {"cwd": "/data"}}))["terminal"] == {"cwd": "/data"}
-    assert "terminal" not in managed_config(inputs().model_copy(update={"container": None}))
 
 
 def test_a_dollar_stays_a_dollar() -> None:
