@@ -607,5 +607,5 @@ class VerifyInputs(_Inputs):
     uid: int = UID
     container: bool = False
     """Docker mode: the gateway and the dashboard are in the container, and that has to be healthy."""
-    services_timeout_s: float = Field(default=90.0, gt=0)
+    services_timeout_s: float = Field(default=180.0, gt=0)
     prompt_timeout_s: float = Field(default=120.0, gt=0)

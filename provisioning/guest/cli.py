@@ -137,7 +137,7 @@ def pinned_keys() -> tuple[set[str], set[str]]:
 def become(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dict[str, str]]:
     """How a caller who is not the agent's account becomes it: program, arguments, environment.
 
-    On a terminal through a pseudo-terminal of its own, or what runs there could type into root's shell.
+    On a terminal through a pseudo-terminal of its own, or without any: what runs there could type into root's shell.
     """
     kept = {name: os.environ[name] for name in os.environ if name in KEPT_VARIABLES or name.startswith("LC_")}
     kept["PATH"] = "/usr/local/bin:/usr/bin:/bin"
@@ -150,9 +150,12 @@ def become(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dict
     if facts.container:
         raise Refusal("the agent is in a container, and only root reaches it: log in as root")
     if os.geteuid() == 0:
-        terminal = ["--pty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-        command = ["/usr/sbin/runuser", *terminal, "--user", facts.user, "--", COMMAND, *arguments]
-        return command[0], command, kept
+        runuser = ["/usr/sbin/runuser", "--user", facts.user]
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            runuser.insert(1, "--pty")
+        elif _has_terminal():  # as in `hermes sessions list | less`
+            runuser = ["/usr/bin/setsid", "--wait", *runuser]
+        return runuser[0], [*runuser, "--", COMMAND, *arguments], kept
     if not _member(facts.users_group) or not Path(SUDO).exists():
         name = pwd.getpwuid(os.getuid()).pw_name
         raise Refusal(
@@ -162,6 +165,14 @@ def become(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dict
         )
     command = [SUDO, "--non-interactive", f"--user={facts.user}", "--", COMMAND, *arguments]
     return command[0], command, kept
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _member(group: str) -> bool:

@@ -5,6 +5,7 @@ The tests tell one story, in this order: each finds the container as the one bef
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 from provisioning import BaselineInputs, ConfigureInputs, ModelEndpoint, PhaseFailed, render_baseline, render_configure
-from provisioning.phases import PhasePlan
+from provisioning.phases import PhasePlan, systemd_quote
+from provisioning.ssh import connect
 from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 
 pytestmark = needs_root
@@ -83,8 +85,20 @@ def test_root_uses_the_command_line_and_nothing_of_it_runs_as_root(guest: Guest)
     assert guest.shell("stat -c '%U:%a' /home/hermes/state/config.yaml").strip() == "agent:600"
     assert guest.shell("ls -A /root/.hermes 2>/dev/null || true") == ""
     # Through a terminal, too: script gives it one.
-    assert "Hermes Agent v0.19.0" in guest.shell("script --quiet --command 'hermes --version' /dev/null")
+    for command in ("hermes --version", "hermes --version | cat"):
+        assert "Hermes Agent v0.19.0" in guest.shell(f"script --quiet --command '{command}' /dev/null")
     assert others_files(guest) == ""
+
+
+def test_systemd_gives_each_argument_as_it_is(guest: Guest) -> None:
+    words = ["-v", "two words", 'a "quoted" one', r"back\slash \n", "100%h %%", "$HOME ${HOME} $$", "it's", ";", "ü"]
+    line = " ".join(map(systemd_quote, words))
+    unit = f"[Service]\nType=oneshot\nStandardOutput=file:/run/said\nExecStart=/usr/bin/printf '%%s\\\\n' {line}\n"
+    with contextlib.closing(connect(guest.target())) as connection:
+        put = connection.run("cat >/run/systemd/system/say.service", stdin=unit.encode(), timeout_s=60)
+    assert put.status == 0
+    guest.shell("systemctl daemon-reload && systemctl start say.service")
+    assert guest.shell("cat /run/said").splitlines() == words
 
 
 REFUSED = ("update --yes", "setup", "gateway install", "config set model.default x", "config unset model.base_url")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +135,31 @@ def test_root_becomes_the_agents_account_and_hands_no_environment_on(monkeypatch
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     theirs = {"TERM": "xterm", "LC_ALL": "C.UTF-8", "AWS_SECRET_ACCESS_KEY": "canary", "PYTHONPATH": "/root/evil"}
     monkeypatch.setattr(os, "environ", theirs)
+    monkeypatch.setattr(cli, "_has_terminal", lambda: False)
     program, command, environment = cli.become(facts(), ["sessions", "list"])
     assert program == command[0] == "/usr/sbin/runuser"
     assert command[1:] == ["--user", "hermes", "--", "/usr/local/bin/hermes", "sessions", "list"]
     assert environment == {"TERM": "xterm", "LC_ALL": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "begin"),
+    [
+        (True, ["/usr/sbin/runuser", "--pty", "--user", "hermes", "--"]),
+        # Only a part of it, as in `hermes sessions list | less`.
+        (False, ["/usr/bin/setsid", "--wait", "/usr/sbin/runuser", "--user", "hermes", "--"]),
+    ],
+)
+def test_what_runs_has_no_hold_on_roots_terminal(
+    monkeypatch: pytest.MonkeyPatch, whole: bool, begin: list[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cli, "_has_terminal", lambda: True)
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(isatty=lambda: whole))
+    program, command, _ = cli.become(facts(), ["--version"])
+    assert program == begin[0]
+    assert command == [*begin, "/usr/local/bin/hermes", "--version"]
 
 
 def test_in_docker_mode_root_goes_into_the_container_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
