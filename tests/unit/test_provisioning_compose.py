@@ -135,6 +135,17 @@ def test_a_dollar_stays_a_dollar() -> None:
     assert document["extra_hosts"] == ["a$$b:192.0.2.3"]
 
 
+def test_an_authority_of_ones_own_is_trusted_in_the_container_too() -> None:
+    store = "/etc/ssl/certs/ca-certificates.crt"
+    plain, one, other = (definition(ca_certificates=text) for text in ("", "one", "other"))
+    assert store not in mounts(plain)
+    assert "SSL_CERT_FILE" not in plain["environment"]
+    assert mounts(one)[store] == (store, True)
+    assert one["environment"]["SSL_CERT_FILE"] == one["environment"]["REQUESTS_CA_BUNDLE"] == store
+    # A mounted file that was replaced outside stays the old one inside, so another authority is another container.
+    assert len({identity(found) for found in (plain, one, other)}) == 3
+
+
 def test_more_volumes_and_options_reach_the_service() -> None:
     container = {
         "volumes": [Volume.parse("/data:/data"), Volume.parse("/media/films:/films:ro")],

@@ -94,3 +94,42 @@ def test_the_set_up_needs_nothing_but_the_standard_library() -> None:
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_set_up_for_more_is_enough_for_less(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "STAMP", tmp_path / "stamp")
+    monkeypatch.setattr(setup, "pulumi_link", lambda: tmp_path)
+    for name in ("VENV", "UV"):
+        monkeypatch.setattr(setup, name, tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    (tmp_path / "pulumi").touch()
+    for done, enough in (("no-lab", 1), ("lab", 2), ("tests", 3)):
+        setup.STAMP.write_text(f"mark {done}")
+        assert [setup.finished("mark", scope) for scope in ("no-lab", "lab", "tests")] == [
+            number < enough for number in range(3)
+        ]
+        assert not setup.finished("another", "no-lab")
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ('NAME="Debian GNU/Linux"\nID=debian\n', True),
+        ('ID="debian"\n', True),
+        ("ID=ubuntu\nID_LIKE=debian\n", False),
+        (None, False),
+    ],
+)
+def test_where_the_browser_is_a_package(setup: ModuleType, tmp_path: Path, release: str | None, expected: bool) -> None:
+    if release is not None:
+        (tmp_path / "os-release").write_text(release)
+    assert setup.is_debian(tmp_path / "os-release") is expected
+
+
+def test_a_service_is_unpacked_and_never_installed(setup: ModuleType) -> None:
+    listed = {words[0]: words[1:] for words in setup.listed_packages("tests")}
+    assert listed["caddy"] == listed["nginx"] == ["unpacked"]
+    assert not {"caddy", "nginx"} & set(setup.debian_packages("tests"))
