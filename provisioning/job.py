@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 import shlex
 import tarfile
 import time
@@ -38,14 +39,22 @@ from provisioning.errors import (
 from provisioning.ssh import Connection, OnLine
 
 STATE_DIR = "/var/lib/hermes-provision"
-SECRETS_DIR = "/run/hermes-provision"  # tmpfs: never reaches a disk or a backup
+# tmpfs: secrets never reach a disk or a backup, and a full disk takes away neither a job's words nor its end.
+RUN_DIR = "/run/hermes-provision"
 UNIT_PREFIX = "hermes-provision-"
 SIGN_OF_LIFE_S = 4.0
+# The container answers within two seconds whether it has news or not: who says nothing for so long is gone.
+SILENCE_S = 20.0
 LOG_TAIL_LINES = 15
 LOST_AFTER_S = 5.0
 # So long a job may go on after its controller's deadline: time for the next run to pick it up.
 JOB_GRACE_S = 300.0
 _LOG_CHUNK = 64 * 1024
+# As libc, Rust, Python, apt and SQLite say it.
+_NO_ROOM = re.compile(
+    r"No space left on device|\bos error 28\b|\bErrno 28\b|ENOSPC|quota exceeded|disk is full|enough free space",
+    re.IGNORECASE,
+)
 
 Connect = Callable[[], Connection]
 State = Literal["absent", "running", "finished", "lost"]
@@ -92,7 +101,16 @@ class Job:
 
     @property
     def secrets_file(self) -> str:
-        return f"{SECRETS_DIR}/{self.name}.json"
+        return f"{RUN_DIR}/{self.name}.json"
+
+    @property
+    def log(self) -> str:
+        return f"{RUN_DIR}/{self.name}.log"
+
+    @property
+    def end(self) -> str:
+        """Where systemd's three words about the unit's end are written, when it has come."""
+        return f"{RUN_DIR}/{self.name}.exit"
 
     @property
     def unit(self) -> str:
@@ -176,6 +194,7 @@ class _Run:
         self._tail: list[str] = []
         self._last_sign = self._began
         self._last_cut = ""
+        self._no_room = False
 
     def run(self) -> JobResult:
         try:
@@ -216,9 +235,10 @@ class _Run:
             result = connection.run(script, stdin=stdin, timeout_s=timeout_s)
             if result.status != 0:
                 words = result.stderr.decode("utf-8", "replace").strip() or f"exit status {result.status}"
+                full = full_disks(_ask_disks(connection)) if _NO_ROOM.search(words) else ""
                 raise ProvisioningError(
                     f"{self._job.phase}: preparing the job in the container failed: {self._clean(words)}\n"
-                    "Check that it is a systemd container with room on / (df -h /), then run again."
+                    + (full or "Check that it is a systemd container, then run again.")
                 )
             return result.stdout
 
@@ -302,7 +322,7 @@ class _Run:
         # A request to start that outlived its connection may still be on its way: gone is who stays gone.
         gone_since: float | None = None
         while True:
-            answer = self._command(_follow(self._job, self._offset), timeout_s=20.0)
+            answer = self._command(_follow(self._job, self._offset), timeout_s=SILENCE_S)
             head, _, chunk = answer.partition(b"\n")
             state, ended = parse_probe(head.decode("utf-8", "replace"))
             self._take(chunk)
@@ -342,6 +362,7 @@ class _Run:
         line = self._clean(raw.decode("utf-8", "replace").rstrip("\r"))
         if not line.strip():
             return
+        self._no_room = self._no_room or bool(_NO_ROOM.search(line))
         self._tail = [*self._tail[-(LOG_TAIL_LINES - 1) :], line]
         self._last_sign = time.monotonic()
         self._say(line)
@@ -357,8 +378,9 @@ class _Run:
         if not ended.ok:
             self._command(_discard(self._job))
             shown = "\n".join(f"  {line}" for line in self._tail) or "  (it printed nothing)"
+            full = f"\n{full_disks(self._persist(_ask_disks))}" if self._no_room else ""
             raise PhaseFailed(
-                f"{self._job.phase} failed in the container: {ended.words()}. Its last lines:\n{shown}",
+                f"{self._job.phase} failed in the container: {ended.words()}. Its last lines:\n{shown}{full}",
                 phase=self._job.phase,
                 log_tail=tail,
             )
@@ -396,6 +418,25 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def full_disks(listed: str) -> str:
+    """What to do when there was no room left. `listed`: free and whole MB, free and all inodes, mount point, by line.
+
+    Whatever failed has often removed its own half-made files, so the fullest disk is not blamed: all are told.
+    """
+    told = []
+    for line in listed.splitlines():
+        words = line.split(maxsplit=4)
+        if len(words) == 5:
+            free, size, inodes, of, place = words
+            # Some file systems count none.
+            files = ", and can't take one file more" if inodes == "0" != of else ""
+            told.append(f"{place} has {free} of {size} MB free{files}")
+    return (
+        f"A disk of the container ran full. Now {'; '.join(told) or 'none can be listed'}.\n"
+        "Make room there and run again: docs/operations.md, A full disk."
+    )
+
+
 def parse_probe(text: str) -> tuple[State, _Ended | None]:
     """Read the line that the probe prints: a state, and for `finished` systemd's three words."""
     words = text.split()
@@ -416,8 +457,8 @@ _FINISH = PayloadFile(
     "finish",
     b"""#!/bin/sh
 rm -f "$HP_SECRETS"
-printf '%s %s %s\\n' "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" >"$HP_JOB/exit.part"
-mv "$HP_JOB/exit.part" "$HP_JOB/exit"
+printf '%s %s %s\\n' "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" >"$HP_END.part"
+mv "$HP_END.part" "$HP_END"
 """,
     0o700,
 )
@@ -426,10 +467,10 @@ mv "$HP_JOB/exit.part" "$HP_JOB/exit"
 def _state_function(job: Job) -> str:
     # The unit is asked before the exit file: it writes the file before it leaves the active states.
     return (
-        f"d={shlex.quote(job.directory)}; "
+        f"d={shlex.quote(job.directory)}; e={shlex.quote(job.end)}; l={shlex.quote(job.log)}; "
         f"state() {{ a=$(systemctl show -p ActiveState --value {shlex.quote(job.unit)}) || exit 1; "
         'case "$a" in active|activating|deactivating|reloading) echo running;; '
-        '*) if [ -f "$d/exit" ]; then echo "finished $(cat "$d/exit")"; elif [ -d "$d" ]; then echo lost; '
+        '*) if [ -f "$e" ]; then echo "finished $(cat "$e")"; elif [ -d "$d" ]; then echo lost; '
         "else echo absent; fi;; "
         "esac; }; "
     )
@@ -446,8 +487,19 @@ def _other_jobs(job: Job) -> str:
     )
 
 
+# Docker's layers and the kernel's own file systems have no room of their own.
+_DISKS = (
+    "df --local --block-size=1M --output=avail,size,iavail,itotal,target -x tmpfs -x devtmpfs -x overlay -x fuse.lxcfs "
+    "| tail -n +2"
+)
+
+
+def _ask_disks(connection: Connection) -> str:
+    return connection.run(_DISKS, timeout_s=30.0).stdout.decode("utf-8", "replace")
+
+
 def _discard(job: Job) -> str:
-    return f"rm -rf -- {shlex.quote(job.directory)} {shlex.quote(job.secrets_file)}"
+    return f"rm -rf -- {shlex.join((job.directory, job.secrets_file, job.log, job.end))}"
 
 
 def _has_large(large: LargeFile) -> str:
@@ -465,15 +517,16 @@ def _put_large(large: LargeFile) -> str:
 def _unpack(job: Job) -> str:
     directory = shlex.quote(job.directory)
     return (
-        f"set -e; umask 077; mkdir -p {STATE_DIR}/jobs; chmod 755 {STATE_DIR}; rm -rf {directory}.part {directory}; "
-        f"mkdir {directory}.part; tar -x -f - -C {directory}.part; : >{directory}.part/log; "
-        f"mv {directory}.part {directory}"
+        f"set -e; umask 077; mkdir -p {RUN_DIR} {STATE_DIR}/jobs; chmod 755 {STATE_DIR}; "
+        f"rm -rf {directory}.part {directory}; "
+        f"mkdir {directory}.part; tar -x -f - -C {directory}.part; rm -f {shlex.quote(job.end)}; "
+        f": >{shlex.quote(job.log)}; mv {directory}.part {directory}"
     )
 
 
 def _put_secrets(job: Job) -> str:
     path = shlex.quote(job.secrets_file)
-    return f"set -e; umask 077; mkdir -p {SECRETS_DIR}; cat >{path}.part; mv {path}.part {path}"
+    return f"set -e; umask 077; mkdir -p {RUN_DIR}; cat >{path}.part; mv {path}.part {path}"
 
 
 def _start(job: Job, limit_s: float) -> str:
@@ -481,8 +534,8 @@ def _start(job: Job, limit_s: float) -> str:
         "Type": "exec",
         "WorkingDirectory": job.directory,
         "StandardInput": "null",
-        "StandardOutput": f"append:{job.directory}/log",
-        "StandardError": f"append:{job.directory}/log",
+        "StandardOutput": f"append:{job.log}",
+        "StandardError": f"append:{job.log}",
         # A job whose controller has gone for good ends by itself.
         "RuntimeMaxSec": f"{limit_s + JOB_GRACE_S:.0f}s",
         "ExecStopPost": f"{job.directory}/finish",
@@ -490,7 +543,8 @@ def _start(job: Job, limit_s: float) -> str:
         "EnvironmentFile": "-/etc/environment",
     }
     options = [f"--property={key}={value}" for key, value in properties.items()]
-    environment = [f"--setenv=HP_JOB={job.directory}", f"--setenv=HP_SECRETS={job.secrets_file}", "--setenv=HOME=/root"]
+    variables = {"HP_JOB": job.directory, "HP_SECRETS": job.secrets_file, "HP_END": job.end, "HOME": "/root"}
+    environment = [f"--setenv={key}={value}" for key, value in variables.items()]
     unit = [
         *("systemd-run", "--quiet", "--collect", f"--unit={job.unit}"),
         *options,
@@ -505,7 +559,7 @@ def _start(job: Job, limit_s: float) -> str:
 def _follow(job: Job, offset: int) -> str:
     # Waits in the container for news, up to two seconds: lines arrive at once and an idle job costs little.
     return (
-        _state_function(job) + f'o={offset}; i=0; while [ "$i" -lt 20 ] && [ ! -e "$d/exit" ] && [ -e "$d/log" ] && '
-        '[ "$(stat -c %s "$d/log")" -le "$o" ]; do sleep 0.1; i=$((i+1)); done; '
-        f'state; tail -c +$((o+1)) "$d/log" 2>/dev/null | head -c {_LOG_CHUNK}'
+        _state_function(job) + f'o={offset}; i=0; while [ "$i" -lt 20 ] && [ ! -e "$e" ] && [ -e "$l" ] && '
+        '[ "$(stat -c %s "$l")" -le "$o" ]; do sleep 0.1; i=$((i+1)); done; '
+        f'state; tail -c +$((o+1)) "$l" 2>/dev/null | head -c {_LOG_CHUNK}'
     )

@@ -16,7 +16,9 @@ from provisioning.guest import compose
 from provisioning.guest import home as home_program
 from provisioning.guest.common import Refusal, as_user, bracket
 from provisioning.guest.install import install_programs, refuse_moved_state
+from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import KEPT_FOLDER, MANAGED, dashboard_hash, kept, read_env, read_with, write_managed
+from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import (
     DASHBOARD,
     GATEWAY,
@@ -42,6 +44,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         raise Refusal(
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
         )
+    refuse_full_volume(home)
     if inputs["container"] is not None:
         installed, python = compose.installation(), SYSTEM_PYTHON
         directory, reader = installed["image"], compose.read_with(installed["image"], inputs["uid"], inputs["gid"])
@@ -103,6 +106,7 @@ def bring_up_services(
     ports = {DASHBOARD: (dashboard["host"], dashboard["port"], "dashboard")}
     if api["enabled"]:
         ports[GATEWAY] = (api["host"], api["port"], "API server")
+    clear(inputs["user"], inputs["hermes_home"], GATEWAY)
     restarted = start_services(wanted, ports)
     print(f"services: {'restarted ' + ', '.join(restarted) if restarted else 'nothing to restart'}")
     return restarted

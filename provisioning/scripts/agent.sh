@@ -317,10 +317,21 @@ print(hermes_cli.__version__, DEFAULT_CONFIG["_config_version"], str(web_ui.is_f
   rm -rf "$empty"
 }
 
+# An installation alone is 300 MB and more; what it is built with, or from, comes on top.
+NEEDED_MB=600
+need_room() {
+  local free
+  free=$(df --block-size=1M --output=avail "$ROOT" | tail -n 1 | tr -d ' ')
+  [ "$free" -ge "$NEEDED_MB" ] ||
+    fail "the root disk is too full to build the agent on: $free MB are free, $NEEDED_MB are needed at least." \
+      "Make room there: docs/operations.md, A full disk. Nothing was changed."
+}
+
 build() {
   # What an interrupted run left is worth nothing.
-  rm -rf "$BUILD"
+  rm -rf "$BUILD" /var/tmp/hermes-build.*
   mkdir -p "$BUILD" "$CACHE"
+  need_room
   python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' ||
     fail "this container's $(python3 --version) does not fit: the agent needs 3.11, 3.12 or 3.13 (Debian 12 or 13)."
   find_uv

@@ -7,14 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from provisioning import BaselineInputs, PhaseFailed, phases, render_baseline
+from provisioning import (
+    BaselineInputs,
+    PhaseFailed,
+    PhasePlan,
+    VerifyInputs,
+    phases,
+    render_baseline,
+    render_verify,
+    run_phase,
+    ssh,
+)
+from provisioning import job as jobs
 from provisioning.ssh import connect
-from tests.e2e.phase_guest import Guest, needs_root
+from tests.e2e.phase_guest import Guest, Proxy, needs_root, through
 
 pytestmark = needs_root
 
@@ -101,3 +116,208 @@ def test_an_installer_that_asks_or_hangs_is_ended_by_its_own_deadline(
     assert guest.shell("pgrep --euid nobody || true") == ""
     assert guest.shell("readlink /opt/hermes/current") == before
     assert guest.shell("ls -d /var/tmp/hermes-build.* 2>/dev/null || true") == ""
+
+
+# ---- lines that break ------------------------------------------------------------------------------------------------
+
+
+def run_with_fault(
+    guest: Guest, plan: PhasePlan, cue: str, fault: Callable[[], None], proxy: Proxy | None = None
+) -> None:
+    """Run a phase and do `fault` once when it says `cue`: it has to be carried out once, and to be heard to its end."""
+    target = guest.target() if proxy is None else through(proxy, guest.target())
+    started = guest.started(plan)
+    lines: list[str] = []
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        if line.startswith(cue) and sum(said.startswith(cue) for said in lines) == 1:
+            fault()
+
+    result = run_phase(target, plan, on_line=hear, timeout_s=300)
+    assert any("connecting again" in line for line in lines), lines
+    assert not result.picked_up
+    assert guest.started(plan) == started + 1
+    # Every line arrived once, in spite of the fault.
+    assert len([line for line in lines if line.startswith(cue)]) == 1
+
+
+def test_configure_and_verify_survive_cut_connections_too(guest: Guest, proxy: Proxy) -> None:
+    run_with_fault(guest, guest.configure(), "services: ", proxy.cut, proxy)
+    run_with_fault(guest, render_verify(VerifyInputs(version="0.19.0")), "verify: gateway", proxy.cut, proxy)
+
+
+def test_an_ssh_server_that_restarts_interrupts_no_phase(guest: Guest) -> None:
+    def restart_sshd() -> None:
+        # With everyone's session: sshd's own restart leaves them alone.
+        end = "systemctl kill --signal=KILL ssh.service 'session-*.scope'; systemctl restart ssh.service"
+        guest.shell(f"systemd-run --quiet --collect sh -c {json.dumps(end)}")
+
+    run_with_fault(guest, guest.agent(), "agent: building", restart_sshd)
+
+
+@contextlib.contextmanager
+def dropped_packets(address: str) -> Iterator[Callable[[], None]]:
+    """From the call on everything between this machine and the guest is lost, until the block ends."""
+    table = f"inet hlab-test-drop-{address.replace('.', '-')}"
+    rules = f"""
+table {table} {{
+  chain in {{ type filter hook input priority -10; ip saddr {address} drop; }}
+  chain out {{ type filter hook output priority -10; ip daddr {address} drop; }}
+}}
+"""
+
+    def nft(text: str) -> None:
+        subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True, timeout=30)
+
+    try:
+        yield lambda: nft(rules)
+    finally:
+        nft(f"table {table}\ndelete table {table}\n")
+
+
+def test_a_network_that_loses_everything_for_a_while_is_survived(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "SILENCE_S", 4.0)
+    monkeypatch.setattr(ssh, "CONNECT_TIMEOUT_S", 1.0)
+    plan, target = guest.configure(), guest.target()
+    started = guest.started(plan)
+    lines: list[str] = []
+    with contextlib.ExitStack() as stack:
+        drop = stack.enter_context(dropped_packets(guest.address))
+
+        def hear(line: str) -> None:
+            lines.append(line)
+            if line.startswith("managed scope"):
+                drop()
+            # Longer than one attempt to get through.
+            if sum("connecting again" in said for said in lines) == 3:
+                stack.close()
+
+        result = run_phase(target, plan, on_line=hear, timeout_s=300)
+    assert any("packets to it are lost" in line for line in lines), lines
+    assert not result.picked_up
+    assert guest.started(plan) == started + 1
+
+
+# ---- what is left behind ---------------------------------------------------------------------------------------------
+
+STEPS = (
+    "  write_final_paths\n",
+    '  rm -rf "$FINAL"\n',
+    '  mv -T "$BUILD" "$FINAL"\n',
+    '  ln -sfn "$FINAL" "$ROOT/.current.new"\n',
+    '  mv -T "$ROOT/.current.new" "$ROOT/current"\n',
+    'cp "$FINAL/install.json" "$HP_JOB/result.json"\n',
+)
+
+
+def changed(plan: PhasePlan, change: Callable[[str], str]) -> PhasePlan:
+    """The plan with another script."""
+    files = [
+        replace(file, content=change(file.content.decode()).encode()) if file.path == "main" else file
+        for file in plan.files
+    ]
+    return replace(plan, files=tuple(files))
+
+
+def test_a_build_that_is_killed_at_any_step_is_done_again(guest: Guest) -> None:
+    plan = guest.agent(extras=("messaging",))
+    for step in STEPS:
+
+        def killed(script: str, step: str = step) -> str:
+            assert step in script, f"agent.sh has no such step any more: {step}"
+            return script.replace(step, f"kill -KILL $$\n{step}", 1)
+
+        with pytest.raises(PhaseFailed, match="ended by signal KILL"):
+            guest.run(changed(plan, killed))
+        # What the services run from is whole at every moment.
+        guest.shell('test -x "$(readlink -e /opt/hermes/current)/venv/bin/python"')
+    # In the middle of a step, with whatever it has started.
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pytest.raises(PhaseFailed, match="ended by signal KILL"))
+        other = guest.agent("git", extras=("messaging",))
+
+        def hear(line: str) -> None:
+            if line.startswith("build: making a wheel"):
+                guest.shell(f"systemctl kill --signal=KILL {other.job.unit}")
+
+        run_phase(guest.target(), other, on_line=hear, timeout_s=300)
+    directory = guest.run(plan)["directory"]
+    assert guest.shell("readlink /opt/hermes/current").strip() == directory
+    guest.run(guest.agent())
+    assert guest.shell("ls -A /opt/hermes | grep '^[.]' || true") == ""
+    assert guest.shell("ls -d /var/tmp/hermes-build.* 2>/dev/null || true") == ""
+
+
+def test_a_full_root_disk_is_told_before_a_build_and_in_the_middle_of_one(guest: Guest) -> None:
+    plan = guest.agent(extras=("mcp",))
+    before = guest.shell("readlink /opt/hermes/current")
+    try:
+        guest.shell('fallocate -l "$(($(df --block-size=1 --output=avail / | tail -n 1) - 200000000))" /fill')
+        with pytest.raises(PhaseFailed, match=r"too full to build the agent on: 1\d\d MB are free, 600 are needed"):
+            guest.run(plan)
+        guest.shell("dd if=/dev/zero of=/fill2 bs=1M 2>/dev/null || true; sync")
+        with pytest.raises(PhaseFailed) as full:
+            guest.run(changed(plan, lambda script: script.replace("NEEDED_MB=600", "NEEDED_MB=0")))
+        assert "A disk of the container ran full. Now / has " in str(full.value)
+        assert "/home/hermes has " in str(full.value)
+    finally:
+        guest.shell("rm -f /fill /fill2")
+    assert guest.shell("readlink /opt/hermes/current") == before
+    guest.run(guest.agent())
+
+
+def test_a_full_volume_is_told_by_name(guest: Guest) -> None:
+    guest.run(guest.configure())
+    try:
+        guest.shell("runuser -u hermes -- dd if=/dev/zero of=/home/hermes/fill bs=1M 2>/dev/null || true; sync")
+        with pytest.raises(PhaseFailed, match="the disk at /home/hermes is full: 0 of"):
+            guest.run(guest.configure())
+    finally:
+        guest.shell("rm -f /home/hermes/fill")
+    guest.run(guest.configure())
+    status, _, err = guest.verify()
+    assert status == 0, err
+
+
+def test_what_a_gateway_that_is_gone_has_left_stops_nobody(guest: Guest) -> None:
+    home = "/home/hermes/.hermes"
+    # As by a container that was destroyed: no farewell, and the numbers belong to others now.
+    guest.shell("systemctl kill --signal=KILL hermes-gateway.service; systemctl stop hermes-gateway.service")
+    other = guest.shell("systemctl show -p MainPID --value hermes-dashboard.service").strip()
+    record = json.dumps(
+        {"pid": int(other), "kind": "hermes-gateway", "argv": ["hermes", "gateway", "run"], "start_time": 1}
+    )
+    state = json.dumps({**json.loads(record), "gateway_state": "running"})
+    starts = "\n".join(str(time.time() - second) for second in range(20))
+    for name, text in (
+        ("gateway.pid", record),
+        ("gateway.lock", record),
+        ("gateway_state.json", state),
+        ("cron/.tick.lock", record),
+        ("cron/.jobs.lock", record),
+        # Twenty starts within seconds: by itself the gateway would now sleep for five minutes.
+        ("gateway-starts.log", starts),
+    ):
+        guest.shell(f"runuser -u hermes -- sh -c 'mkdir -p {home}/cron; cat >{home}/{name}' <<'END'\n{text}\nEND")
+    lines: list[str] = []
+    run_phase(guest.target(), guest.configure(), on_line=lines.append, timeout_s=300)
+    assert "home: removed what a gateway that is gone has left: gateway.pid, gateway.lock" in lines
+    status, _, err = guest.verify()
+    assert status == 0, err
+
+
+def test_a_second_gateway_on_the_same_home_is_named_and_left_alone(guest: Guest) -> None:
+    guest.shell("systemctl stop hermes-gateway.service")
+    guest.shell(
+        "systemd-run --quiet --collect --unit=other --uid=hermes flock /home/hermes/.hermes/gateway.lock sleep 600"
+    )
+    guest.shell(
+        "for i in $(seq 100); do flock -n /home/hermes/.hermes/gateway.lock true || exit 0; sleep 0.1; done; exit 1"
+    )
+    with pytest.raises(
+        PhaseFailed, match=r"another gateway runs on /home/hermes/.hermes: process \d+ \(/usr/bin/flock"
+    ):
+        guest.run(guest.configure())
+    guest.shell("systemctl stop other.service")
+    assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service"]

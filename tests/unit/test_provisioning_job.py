@@ -115,7 +115,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conta
         program.write_text(text)
         program.chmod(0o755)
     monkeypatch.setattr(jobs, "STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(jobs, "SECRETS_DIR", str(tmp_path / "run" / "secrets"))
+    monkeypatch.setattr(jobs, "RUN_DIR", str(tmp_path / "run" / "secrets"))
     monkeypatch.setattr(jobs, "LOST_AFTER_S", 0.5)
     monkeypatch.setattr(jobs, "JOB_GRACE_S", 0.0)
     made = Container(tmp_path)
@@ -214,6 +214,45 @@ def test_a_failing_script_is_told_with_its_last_lines(container: Container) -> N
     assert "password is [secret]" in text
     assert SECRET not in failed.value.log_tail
     assert list((container.root / "state" / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cp: error writing 'x': No space left on device",
+        "error: failed to write `x`: No space left on device (os error 28)",
+        "OSError: [Errno 28] No space left on device: 'x'",
+        "E: You don't have enough free space in /var/cache/apt/archives/.",
+        "sqlite3.OperationalError: database or disk is full",
+        "cp: error writing 'x': Disk quota exceeded",
+    ],
+)
+def test_a_full_disk_is_told_with_what_is_free_where(container: Container, words: str) -> None:
+    listing = container.root / "bin" / "df"
+    listing.write_text("#!/bin/sh\necho head\necho '   3 20000 500 600 /'\necho '3700  4000 0 9 /home/hermes'\n")
+    listing.chmod(0o755)
+    with pytest.raises(PhaseFailed) as failed:
+        # The words may be long gone from what is shown of the log.
+        go(container, job(f'echo "{words}"; seq 40; exit 1'))
+    assert "/ has 3 of 20000 MB free; /home/hermes has 3700 of 4000 MB free, and can't take one file more" in str(
+        failed.value
+    )
+
+
+def test_other_failures_say_nothing_about_disks(container: Container) -> None:
+    with pytest.raises(PhaseFailed) as failed:
+        go(container, job("echo error: no way to the index; exit 1"))
+    assert "disk" not in str(failed.value)
+
+
+def test_a_payload_that_finds_no_room_is_told(container: Container) -> None:
+    tar = container.root / "bin" / "tar"
+    tar.write_text("#!/bin/sh\necho 'tar: main: Cannot write: No space left on device' >&2\nexit 2\n")
+    tar.chmod(0o755)
+    with pytest.raises(
+        ProvisioningError, match=r"(?s)preparing the job .*No space left.*A disk of the container ran full"
+    ):
+        go(container, job("true"))
 
 
 def test_a_failed_job_is_done_again_by_the_next_run(container: Container) -> None:
