@@ -217,6 +217,7 @@ class Cattle(pulumi.ComponentResource):
             "dashboard": _dashboard_url(agent, settings.docker, access.address),
             "api": _api_url(agent, settings.docker, access.address),
             "agentVersion": hermes.version,
+            "agentState": hermes.state.apply(str.strip),
             "seconds": {"attach": attached, "ssh": access.seconds, **hermes.seconds},
         }
 

@@ -84,6 +84,7 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     subnet = str(stacks.lab.ready().subnet).rpartition(".")[0]
     assert outputs["address"].startswith(f"{subnet}.")
     assert outputs["agentVersion"] == stacks.lab.ready().source_version
+    assert outputs["agentState"] == "active"
     assert stacks.up("cattle").changed == {}
 
     # The preview names the two phases that a model and a document concern, why they run, and what restarts.
@@ -94,10 +95,11 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     preview = stacks.run("preview", "cattle")
     cause = "cattle-agent-configure runs again (changed: documents.SOUL.md, model.name); restarts hermes-"
     assert cause in "\n".join(preview.messages)
-    assert preview.changed == {"update": 2}
+    assert preview.changed == {"update": 3}
     assert {span.name for span in preview.spans if span.op == "update"} == {
         "cattle-agent-configure",
         "cattle-agent-verify",
+        "cattle-agent-login",
     }
     # The lab's endpoint knows no such model: verify says so, and the run fails.
     failed = pulumi(["up", "--yes", "--skip-preview", "--stack", "cattle"], cwd=CHECKOUT, env=stacks.env)

@@ -48,6 +48,7 @@ class Graph(mocks.Mocks):
                 "seconds": 1.0,
             },
             "Phase": {"results": {"directory": "/opt/hermes/0.19.0", "version": "0.19.0"}, "seconds": 1.0},
+            "Command": {"stdout": "active\n"},
         }
         outputs |= made_up.get(args.typ.rsplit(":", 1)[1], {})
         return f"{args.name}-id", outputs

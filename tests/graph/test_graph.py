@@ -143,6 +143,7 @@ def test_the_attachment_and_all_phases_are_replaced_with_the_container(declare: 
         "cattle-agent-agent",
         "cattle-agent-configure",
         "cattle-agent-verify",
+        "cattle-agent-login",
     ]
     for name in names:
         replaced_with = [urn.rsplit("::", 1)[1] for urn in graph.options(name).replace_with]
@@ -165,6 +166,23 @@ def test_every_phase_holds_the_server_to_its_key(declare: Declare) -> None:
         assert graph.resources[f"cattle-agent-{name}"].inputs["host_key"] == "ssh-ed25519 AAAA"
 
 
+def test_the_login_is_tried_with_the_pinned_key_after_the_agent_was_verified(declare: Declare) -> None:
+    """Field reports F1, F2, F6; the command's own text comes back in its errors, and holds no secret (F4)."""
+    graph = cattle(declare)
+    login = graph.resources["cattle-agent-login"].inputs
+    # The private key in it makes the connection a secret as a whole.
+    assert set(login["connection"]) == {SECRET_SIGNATURE, "value"}
+    connection = login["connection"]["value"]
+    assert connection["hostKey"] == "ssh-ed25519 AAAA"
+    assert connection["dialErrorLimit"] >= 70
+    assert login["addPreviousOutputInEnv"] is False
+    assert "environment" not in login
+    assert login["create"].startswith("systemctl is-active hermes-gateway.service # after ")
+    assert "delete" not in login
+    depends = [urn.rsplit("::", 1)[1] for urn in graph.options("cattle-agent-login").dependencies]
+    assert "cattle-agent-verify" in depends
+
+
 def test_what_the_environment_says_is_not_stored(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a rotated token works for destroy without an up before it (field reports E5)."""
     monkeypatch.setenv("PROXMOX_VE_ENDPOINT", "https://192.0.2.1:8006")
@@ -178,7 +196,9 @@ def test_secrets_reach_the_engine_as_secrets_only(declare: Declare) -> None:
     """Whatever carries the model's key or the SSH key is marked secret, and nothing shown has it."""
     graph = cattle(declare, agentModelKey=CANARY)
     for resource in graph.resources.values():
-        shown = {key: value for key, value in resource.inputs.items() if key not in ("inputs", "__provider")}
+        shown = {
+            key: value for key, value in resource.inputs.items() if key not in ("inputs", "connection", "__provider")
+        }
         assert CANARY not in json.dumps(shown, default=str), resource.name
     wire = graph.options("cattle-agent-configure").object["inputs"]
     assert SECRET_SIGNATURE in wire
@@ -232,9 +252,10 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     declare(program)
     assert {
         "vmid", "node", "hostname", "address", "sshKeyFile", "sshHostKey", "sshHostKeyFingerprint", "ssh",
-        "dashboard", "api", "agentVersion", "agentMode", "volume", "seconds",
+        "dashboard", "api", "agentVersion", "agentState", "agentMode", "volume", "seconds",
     } == set(seen)  # fmt: skip
     assert seen["agentVersion"] == "0.19.0"
+    assert seen["agentState"] == "active"
     assert set(seen["seconds"]) == {"attach", "ssh", "baseline", "agent", "configure", "verify"}
 
 
