@@ -1,0 +1,368 @@
+"""The image for people who build their own: what compose.yaml promises, what entrypoint and build do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioning.phases import NODE_VERSION, UV_VERSION
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCKER = ROOT / "docker"
+BAKED = "/opt/hermes-agent/venv/bin/hermes"
+USER = 10000
+
+
+# ---- compose.yaml ----------------------------------------------------------------------------------------------------
+
+
+def rendered(**environment: str) -> dict[str, Any]:
+    """compose.yaml with its variables replaced: by Docker's own compose where it is, else by its rules for ${A:-B}."""
+    variables = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environment}
+    if shutil.which("docker"):
+        command = [
+            "docker",
+            "compose",
+            "-f",
+            str(DOCKER / "compose.yaml"),
+            "--profile",
+            "*",
+            "config",
+            "--format",
+            "yaml",
+        ]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode == 0:
+            found: dict[str, Any] = yaml.safe_load(done.stdout)
+            return found
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else environment.get(match[1]) or match[2]
+
+    text = re.sub(r"\$\$|\$\{(\w+):-([^}]*)\}", value, (DOCKER / "compose.yaml").read_text())
+    assert "${" not in text.replace("$HERMES_HOME", "")
+    parsed: dict[str, Any] = yaml.safe_load(text)
+    return parsed
+
+
+def mounts(service: Mapping[str, Any]) -> dict[str, str]:
+    """Source by target, whatever form compose has given them."""
+    found = {}
+    for volume in service["volumes"]:
+        source, target = volume.split(":")[:2] if isinstance(volume, str) else (volume["source"], volume["target"])
+        found[target] = source
+    return found
+
+
+def published(service: Mapping[str, Any]) -> set[tuple[str, str, int]]:
+    found = set()
+    for port in service["ports"]:
+        if isinstance(port, str):
+            address, outside, inside = port.rsplit(":", 2)
+        else:
+            address, outside, inside = port["host_ip"], port["published"], port["target"]
+        found.add((address, str(outside), int(inside)))
+    return found
+
+
+HOMES = {
+    "HERMES_HOME_HOST": "/home/hermes/.hermes",
+    "CODEX_HOME_HOST": "/home/hermes/.codex",
+    "CLAUDE_HOME_HOST": "/home/hermes/.claude",
+    "GEMINI_HOME_HOST": "/home/hermes/.gemini",
+}
+
+
+@pytest.mark.parametrize("service", ["gateway", "dashboard"])
+def test_each_home_is_the_hosts_folder_when_named(service: str) -> None:
+    named = {variable: f"/srv/{variable.lower()}" for variable in HOMES}
+    found = mounts(rendered(**named)["services"][service])
+    assert found == {target: named[variable] for variable, target in HOMES.items()}
+
+
+@pytest.mark.parametrize("missing", [{}, dict.fromkeys(HOMES, "")], ids=["unset", "empty"])
+def test_a_home_that_is_not_named_is_a_volume(missing: dict[str, str]) -> None:
+    project = rendered(**missing)
+    found = mounts(project["services"]["gateway"])
+    assert set(found) == set(HOMES.values())
+    assert set(found.values()) == set(project["volumes"])
+
+
+def test_ports_are_on_loopback_unless_an_address_is_named() -> None:
+    assert published(rendered()["services"]["gateway"]) == {("127.0.0.1", "8642", 8642), ("127.0.0.1", "9119", 9119)}
+    named = rendered(HERMES_PUBLISHED_BIND_IP="192.168.1.5", HERMES_API_PORT="80")["services"]["gateway"]
+    assert published(named) == {("192.168.1.5", "80", 8642), ("192.168.1.5", "9119", 9119)}
+
+
+def test_there_is_one_gateway_and_the_dashboard_is_on_wish() -> None:
+    services = rendered()["services"]
+    gateways = [name for name, service in services.items() if service["command"][:2] == ["hermes", "gateway"]]
+    assert gateways == ["gateway"]
+    assert services["dashboard"]["profiles"] == ["dashboard"]
+    # Two containers on one home see each other's processes, or the dashboard takes the gateway for dead.
+    assert services["dashboard"]["pid"] == "service:gateway"
+    assert services["dashboard"]["network_mode"] == "service:gateway"
+
+
+def test_no_service_goes_around_the_entrypoint() -> None:
+    for service in rendered()["services"].values():
+        assert "entrypoint" not in service
+        assert "user" not in service
+        assert service["cap_drop"] == ["ALL"]
+
+
+# ---- Dockerfile and build --------------------------------------------------------------------------------------------
+
+
+def dockerfile_arguments() -> dict[str, str]:
+    return dict(re.findall(r"^ARG (\w+)=(.*)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE))
+
+
+def test_the_image_bakes_what_the_stacks_install() -> None:
+    config = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
+    arguments = dockerfile_arguments()
+    for argument, key in {
+        "AGENT_SOURCE": "agentSource",
+        "AGENT_VERSION": "agentVersion",
+        "AGENT_REPOSITORY": "agentRepository",
+        "AGENT_TAG": "agentTag",
+        "AGENT_COMMIT": "agentCommit",
+        "AGENT_WEB_UI": "agentWebUi",
+    }.items():
+        assert arguments[argument] == config[key]["default"], argument
+    built = rendered()["services"]["gateway"]["build"]["args"]
+    assert built == {name: arguments[name] for name in built}
+    build = (DOCKER / "build.sh").read_text()
+    assert f"UV_VERSION:-{UV_VERSION}}}" in build
+    assert f"NODE_VERSION:-{NODE_VERSION}}}" in build
+
+
+def test_the_build_hands_over_all_that_the_agents_script_reads() -> None:
+    head = (ROOT / "provisioning" / "scripts" / "agent.sh").read_text().split("set -euo", 1)[0]
+    names = set(re.findall(r"\b[A-Z][A-Z0-9_]{4,}\b", head.split("From inputs.env:")[1]))
+    missing = [name for name in names if f" {name} " not in (DOCKER / "build.sh").read_text()]
+    assert missing == []
+
+
+def test_the_context_holds_what_is_copied_and_no_more() -> None:
+    allowed = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert allowed[0] == "*"
+    copied = re.findall(r"^COPY (.+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    for line in copied:
+        for source in line.split()[:-1]:
+            assert (ROOT / source).is_file(), source
+            assert f"!{source}" in allowed or f"!{source.split('/')[0]}/" in allowed, source
+
+
+ARGUMENTS = {
+    "AGENT_SOURCE": "git",
+    "AGENT_VERSION": "0.21.5",
+    "AGENT_REPOSITORY": "https://example.org/a.git",
+    "AGENT_TAG": "v1",
+    "AGENT_COMMIT": "f" * 40,
+    "AGENT_EXTRAS": "all",
+    "AGENT_WEB_UI": "prebuilt",
+}
+
+
+def build_with(**arguments: str) -> str:
+    environment = {"PATH": os.environ["PATH"], **ARGUMENTS, **arguments}
+    done = subprocess.run(
+        ["bash", str(DOCKER / "build.sh")], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_wrong_build_arguments_are_told_all_at_once_before_anything_is_done() -> None:
+    text = build_with(AGENT_SOURCE="git", AGENT_COMMIT="abc", AGENT_TAG="", AGENT_VERSION="", AGENT_WEB_UI="no")
+    for name in ("AGENT_COMMIT is 'abc'", "AGENT_TAG is empty", "AGENT_VERSION is ''", "AGENT_WEB_UI is 'no'"):
+        assert name in text
+    assert text.count("error:") == 4
+    assert "AGENT_SOURCE is 'brew': it is git or pypi" in build_with(AGENT_SOURCE="brew")
+
+
+# ---- the entrypoint --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Site:
+    """A home and an application folder, as a container would have them."""
+
+    app: Path
+    home: Path
+    agent: Path
+
+    @property
+    def data(self) -> Path:
+        return self.home / ".hermes"
+
+    def run(self, *command: str, user: int | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+        """The entrypoint, as the image's user unless said otherwise; a test that isn't root runs it as itself."""
+        whom = USER if user is None else user
+        drop = [] if os.geteuid() or not whom else ["setpriv", f"--reuid={whom}", f"--regid={whom}", "--clear-groups"]
+        variables = {"PATH": os.environ["PATH"], "HOME": str(self.home), "HERMES_EXECUTABLE": str(self.agent)}
+        return subprocess.run(
+            [*drop, str(self.app / "docker-entrypoint.sh"), *command],
+            env={**variables, **environment}, cwd="/", capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+
+    def give(self, *paths: Path) -> None:
+        """To the image's user, where that can be done."""
+        for path in paths:
+            if os.geteuid() == 0:
+                os.chown(path, USER, USER)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    # pytest's folders are closed to others.
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        if os.geteuid() == 0:
+            folder.chmod(0o755)
+    app, home = tmp_path / "app", tmp_path / "home of hermes"
+    app.mkdir()
+    home.mkdir()
+    shutil.copy(DOCKER / "entrypoint.sh", app / "docker-entrypoint.sh")
+    shutil.copy(DOCKER / "config.default.yaml", app)
+    agent = app / "hermes"
+    agent.write_text("#!/bin/sh\n")
+    agent.chmod(0o755)
+    found = Site(app, home, agent)
+    found.give(home)
+    return found
+
+
+def test_an_empty_home_gets_folders_and_a_first_configuration(site: Site) -> None:
+    done = site.run("echo", "it ran")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "it ran\n", "")
+    for name in (".hermes", ".codex", ".claude", ".gemini"):
+        assert stat.S_IMODE((site.home / name).stat().st_mode) == 0o700
+    for name in ("memories", "sessions", "skills", "cron", "logs", "hooks"):
+        assert (site.data / name).is_dir()
+    seeded = site.data / "config.yaml"
+    assert seeded.read_text() == (DOCKER / "config.default.yaml").read_text()
+    assert stat.S_IMODE(seeded.stat().st_mode) == 0o600
+    assert isinstance(yaml.safe_load(seeded.read_text()), dict)
+    assert [p.name for p in site.data.iterdir() if p.is_file()] == ["config.yaml"]
+
+
+def test_nothing_that_is_there_is_touched(site: Site) -> None:
+    kept = {
+        site.data / "config.yaml": "mine: true\n",
+        site.data / "auth.json": "{}",
+        site.home / ".codex" / "auth.json": "codex",
+        site.home / ".claude" / ".credentials.json": "claude",
+        site.home / ".gemini" / "oauth_creds.json": "gemini",
+    }
+    for path, text in kept.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        site.give(path, path.parent)
+    before = {path: path.stat() for path in kept}
+    assert site.run("true").returncode == 0
+    for path, text in kept.items():
+        after = path.stat()
+        assert path.read_text() == text
+        assert (after.st_mtime_ns, after.st_mode, after.st_ino) == (
+            before[path].st_mtime_ns, before[path].st_mode, before[path].st_ino,
+        )  # fmt: skip
+
+
+def test_an_empty_configuration_and_a_link_to_nowhere_are_there_too(site: Site) -> None:
+    site.data.mkdir()
+    (site.data / "config.yaml").touch()
+    site.give(site.data, site.data / "config.yaml")
+    assert site.run("true").returncode == 0
+    assert (site.data / "config.yaml").read_text() == ""
+    (site.data / "config.yaml").unlink()
+    (site.data / "config.yaml").symlink_to("/nonexistent/config.yaml")
+    assert site.run("true").returncode == 0
+    assert (site.data / "config.yaml").is_symlink()
+
+
+@pytest.mark.parametrize("why", ["missing", "no program"])
+def test_without_the_baked_agent_nothing_is_started_or_made(site: Site, why: str) -> None:
+    if why == "missing":
+        site.agent.unlink()
+    else:
+        site.agent.chmod(0o644)
+    done = site.run("echo", "it ran")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"the baked agent {site.agent} is missing or not executable" in done.stderr
+    assert list(site.home.iterdir()) == []
+
+
+def test_the_baked_agent_is_where_no_data_can_hide_it() -> None:
+    assert f"HERMES_EXECUTABLE:={BAKED}" in (DOCKER / "entrypoint.sh").read_text()
+    assert not any(BAKED.startswith(target) for target in HOMES.values())
+
+
+def test_the_command_is_the_one_asked_for_and_its_end_is_the_end(site: Site) -> None:
+    assert site.run("sh", "-c", "exit 7").returncode == 7
+    words = site.run("printf", "%s|", "two words", "$HOME", "")
+    assert words.stdout == "two words|$HOME||"
+    assert site.run("sh", "-c", 'echo "$HERMES_HOME"').stdout == f"{site.data}\n"
+    # exec, so that signals reach the command itself.
+    assert site.run("sh", "-c", "ps -o ppid= -p $$ >/dev/null; echo $PPID").stdout.strip() == str(os.getpid())
+    none = site.run()
+    assert none.returncode == 1
+    assert "no command was given" in none.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
+def test_a_home_of_another_user_is_refused_with_the_command_that_helps(site: Site) -> None:
+    site.data.mkdir()
+    (site.data / "old").touch()
+    done = site.run("echo", "it ran")
+    assert done.returncode == 1
+    assert f"{site.data} belongs to user 0, and user {USER} can't write there" in done.stderr
+    assert f"chown -R {USER}:{USER} FOLDER" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts as root")
+def test_as_root_it_hands_over_new_empty_folders_only_and_drops(site: Site) -> None:
+    # As Docker makes a folder of the host that was not there.
+    for name in (".hermes", ".gemini"):
+        (site.home / name).mkdir()
+    (site.home / ".codex").mkdir()
+    (site.home / ".codex" / "auth.json").touch()
+    done = site.run("sh", "-c", "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status", user=0)
+    assert done.stdout.split() == ["10000", "10000", "10000", "NoNewPrivs:", "1"], done.stderr
+    assert [(site.home / name).stat().st_uid for name in (".hermes", ".gemini", ".claude")] == [USER] * 3
+    # Somebody's data: not ours to give away.
+    assert (site.home / ".codex").stat().st_uid == 0
+    assert (site.data / "config.yaml").stat().st_uid == USER
+
+
+# ---- the health check ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("age", "code"), [(10, 0), (600, 1), (None, 1)], ids=["fresh", "stale", "none"])
+def test_health_is_the_age_of_the_gateways_sign_of_life(tmp_path: Path, age: int | None, code: int) -> None:
+    if os.geteuid() == 0:
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+    beat = tmp_path / "state" / "gateway.heartbeat"
+    beat.parent.mkdir()
+    if age is not None:
+        beat.touch()
+        past = time.time() - age
+        os.utime(beat, (past, past))
+    check = tmp_path / "healthcheck.sh"
+    shutil.copy(DOCKER / "healthcheck.sh", check)
+    environment = {"PATH": os.environ["PATH"], "HERMES_HOME": str(tmp_path)}
+    done = subprocess.run([str(check)], env=environment, capture_output=True, timeout=30, check=False)
+    assert done.returncode == code, done.stderr
