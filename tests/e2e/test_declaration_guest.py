@@ -109,7 +109,7 @@ class Story:
         return self.guest.shell(f"cd /home/hermes && runuser -u hermes -- {environment} HOME=/home/hermes {command}")
 
     def works(self) -> None:
-        status, _, err = self.guest.verify(dashboard=False)
+        status, _, err = self.guest.verify(dashboard=False, api_server=True)
         assert status == 0, err
 
 
@@ -137,6 +137,8 @@ def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         spare,
         {
             "agentDashboard": False,
+            # So that the gateway itself is asked.
+            "agentApi": True,
             "agentModel": "lab-model",
             "agentModelUrl": "",
             "agentModelProvider": "first",
