@@ -10,6 +10,7 @@ from typing import Any
 
 from provisioning.guest.cli import CURRENT, FACTS
 from provisioning.guest.common import bracket
+from provisioning.guest.compose import IDENTITY_LABEL
 from provisioning.guest.services import DASHBOARD, GATEWAY, UNITS
 from provisioning.guest.verify import IMAGE_RECORD, container
 
@@ -43,6 +44,7 @@ def in_container() -> dict[str, str]:
     return {
         "container": f"{state.get('Status', 'not there')} ({health}), restarts {found.get('RestartCount', 0)}",
         "version": f"{record['version']} in {record['image']}",
+        "identity": str((found.get("Config", {}).get("Labels") or {}).get(IDENTITY_LABEL, "none of the stack's")),
     }
 
 

@@ -23,15 +23,6 @@ from provisioning.talk import ask
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS_SECONDS = 60
 STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
-
-
-STATUS_DOCKER = """
-docker ps --all --filter name=^hermes$ --format '{{.Names}} {{.Status}} (since {{.CreatedAt}})'
-docker inspect --format 'image {{.Config.Image}}
-identity {{index .Config.Labels "hermes-stack.identity"}}
-restarts {{.RestartCount}}' hermes
-df -h --output=target,size,avail,pcent /home/hermes | tail -n 1
-"""
 IN_DOCKER = "docker"
 
 
@@ -141,7 +132,7 @@ def main() -> int:
         outputs = outputs_of(options.stack)
         target, in_docker = target_of(outputs), outputs.get("agentMode") == IN_DOCKER
         if options.verb == "status":
-            sys.stdout.write(run_in_guest(target, STATUS_DOCKER if in_docker else STATUS))
+            sys.stdout.write(run_in_guest(target, STATUS))
         elif options.verb == "logs":
             return hand_over(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
