@@ -15,7 +15,7 @@ def explain(phase: str, before: Mapping[str, Any], declared: Mapping[str, Any], 
     old = before.get("declared") or {}
     changes = sorted(changed(_without(old), _without(declared)))
     cause = f"changed: {', '.join(changes)}" if changes else "this program's own part of it has changed"
-    return f"{phase} runs again ({cause}){_restarts(old, declared)}"
+    return f"{phase} runs again ({cause}){_another_container(old, declared) or _restarts(old, declared)}"
 
 
 def changed(old: object, new: object, path: str = "") -> Iterator[str]:
@@ -36,6 +36,13 @@ def changed(old: object, new: object, path: str = "") -> Iterator[str]:
 
 def _without(declared: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in declared.items() if key != READ_AT_START}
+
+
+def _another_container(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    before, after = ((declared.get("container") or {}).get("identity") for declared in (old, new))
+    if before is None or after is None or before == after:
+        return ""
+    return "; makes another container, and what was written inside of the old one is lost"
 
 
 def _restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

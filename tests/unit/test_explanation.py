@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from components.explanation import changed, explain
 from components.state import own_state_of
-from provisioning.models import BaselineInputs, ConfigureInputs, Dashboard, ModelEndpoint
+from provisioning.models import BaselineInputs, ConfigureInputs, ContainerInputs, Dashboard, ModelEndpoint
 from provisioning.phases import PhasePlan, render_baseline, render_configure
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
@@ -80,6 +80,24 @@ def test_the_cause_and_what_restarts(
 def test_a_dashboard_that_goes_is_told() -> None:
     text = told(configure(), configure(dashboard=Dashboard(enabled=False)))
     assert text == f"configure runs again (changed: dashboard.enabled); ends {DASHBOARD}"
+
+
+IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("more", "told_of_it"),
+    [
+        ({"model": MODEL.model_copy(update={"name": "other"})}, "restarts hermes"),
+        ({"container": ContainerInputs(image=IMAGE, options={"cpus": 1})}, "makes another container"),
+        ({"container": ContainerInputs(image=IMAGE, published_ip="192.0.2.7")}, "makes another container"),
+    ],
+)
+def test_a_new_container_is_told_from_a_restart(more: dict[str, Any], told_of_it: str) -> None:
+    usual: dict[str, Any] = {"container": ContainerInputs(image=IMAGE), "dashboard": Dashboard(enabled=False)}
+    text = told(configure(**usual), configure(**{**usual, **more}))
+    assert text is not None
+    assert f"; {told_of_it}" in text
 
 
 def test_a_phase_without_services_tells_its_cause_only() -> None:
