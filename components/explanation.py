@@ -39,8 +39,9 @@ def _without(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _another_container(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    before, after = ((declared.get("container") or {}).get("identity") for declared in (old, new))
-    if before is None or after is None or before == after:
+    was, wanted = old.get("container"), new.get("container")
+    # Of verify it is a word only.
+    if not isinstance(was, Mapping) or not isinstance(wanted, Mapping) or was.get("identity") == wanted.get("identity"):
         return ""
     return "; makes another container, and what was written inside of the old one is lost"
 

@@ -10,8 +10,8 @@ from pydantic import SecretStr
 
 from components.explanation import changed, explain
 from components.state import own_state_of
-from provisioning.models import BaselineInputs, ConfigureInputs, ContainerInputs, Dashboard, ModelEndpoint
-from provisioning.phases import PhasePlan, render_baseline, render_configure
+from provisioning.models import BaselineInputs, ConfigureInputs, ContainerInputs, Dashboard, ModelEndpoint, VerifyInputs
+from provisioning.phases import PhasePlan, render_baseline, render_configure, render_verify
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
 CANARY = "canary-0c9e"
@@ -98,6 +98,12 @@ def test_a_new_container_is_told_from_a_restart(more: dict[str, Any], told_of_it
     text = told(configure(**usual), configure(**{**usual, **more}))
     assert text is not None
     assert f"; {told_of_it}" in text
+
+
+def test_verify_of_a_container_tells_its_cause() -> None:
+    before, after = (render_verify(VerifyInputs(version=None, container=True, configuration=word)) for word in "ab")
+    text = explain("verify", {"declared": before.declared, "digest": before.digest}, after.declared, after.digest)
+    assert text == "verify runs again (changed: configuration)"
 
 
 def test_a_phase_without_services_tells_its_cause_only() -> None:
