@@ -27,7 +27,7 @@ from provisioning.models import (
     Service,
     VerifyInputs,
 )
-from provisioning.phases import READ_FROM_HOME, overridden, pinned_config
+from provisioning.phases import READ_FROM_HOME, overridden, pinned_config, probe_of
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
 STATE_OF_SERVICE = "systemctl is-active hermes-gateway.service"
@@ -71,8 +71,11 @@ def agent_inputs(agent: AgentSettings) -> AgentInputs:
 
 
 def configure_inputs(
-    cattle: CattleSettings, agent: AgentSettings, directory: str | None = None, *, stack: str = "cattle"
+    cattle: CattleSettings, agent: AgentSettings, installed: Mapping[str, Any] | None = None, *, stack: str = "cattle"
 ) -> ConfigureInputs:
+    """``installed``: what the agent phase reports; None before it has run."""
+    found = installed or {}
+
     def filled(secret: SecretStr) -> SecretStr | None:
         return secret if secret.get_secret_value() else None
 
@@ -81,8 +84,10 @@ def configure_inputs(
         writable=tuple(mount.path for mount in cattle.lent if not mount.read_only),
         stack=stack,
         service=Service(args=tuple(agent.extra_args), restart=agent.restart, restart_seconds=agent.restart_seconds),
-        agent_directory=directory,
         ca_certificates=certificates_of(agent.ca_file) if agent.ca_file else "",
+        agent_directory=found.get("directory"),
+        unfinished_update=found.get("unfinished_update"),
+        backups_kept=agent.backups_kept,
         model=ModelEndpoint(
             provider=agent.model_provider,
             base_url=agent.model_url or None,
@@ -152,24 +157,7 @@ def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
 
 
 def verify_inputs(agent: AgentSettings, configure: ConfigureInputs, configuration: str = "") -> VerifyInputs:
-    return VerifyInputs(
-        configuration=configuration,
-        version=agent.version,
-        api_server=configure.serves_api,
-        api_server_host=configure.api_server.host,
-        api_server_port=configure.api_server.port,
-        dashboard=configure.dashboard.enabled,
-        dashboard_host=configure.dashboard.host if configure.container is None else configure.container.published_ip,
-        dashboard_port=configure.dashboard.port,
-        auth_required=configure.dashboard.auth_required,
-        auth_providers=configure.dashboard.providers if configure.dashboard.auth_required else (),
-        public_url=configure.dashboard.public_url,
-        home=configure.home,
-        hermes_home=configure.hermes_home,
-        user=configure.user,
-        uid=configure.uid,
-        container=configure.container is not None,
-    )
+    return probe_of(configure).model_copy(update={"configuration": configuration, "version": agent.version})
 
 
 class HermesAgent(pulumi.ComponentResource):
@@ -216,9 +204,9 @@ class HermesAgent(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[access, *after], replace_with=replace_with),
             )
 
-        def wanted(directory: str | None) -> ConfigureInputs:
+        def wanted(installed: Mapping[str, Any] | None) -> ConfigureInputs:
             if docker is None:
-                return configure_inputs(cattle, agent, directory, stack=stack)
+                return configure_inputs(cattle, agent, installed, stack=stack)
             return in_docker(configure_inputs(cattle, agent, stack=stack), docker, cattle.lent)
 
         wish = wanted(None)
@@ -235,7 +223,7 @@ class HermesAgent(pulumi.ComponentResource):
         )
         configure = phase(
             PhaseName.CONFIGURE,
-            install.results.apply(lambda results: wanted(results["directory"])),
+            install.results.apply(wanted),
             install,
         )
         configure.results.apply(self._warn_of_unknown)

@@ -315,6 +315,7 @@ class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettin
     web_ui: Literal["prebuilt", "build"]
     api_port: Port
     extra_packages: Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_apt_names)]
+    backups_kept: Annotated[int, Field(ge=1, le=1000)]
 
     @field_validator("model_url")
     @classmethod

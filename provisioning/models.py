@@ -152,7 +152,7 @@ class BaselineInputs(_AccountInputs):
 
 
 class AgentInputs(_Inputs):
-    """Which agent, and from where. Ends in /opt/hermes/<directory>, root-owned, with /opt/hermes/current on it."""
+    """Which agent, and from where. Ends in /opt/hermes/<directory>, root-owned; the configure phase switches to it."""
 
     source: Literal["git", "pypi", "installer"] = "git"
     """git: the checkout is built by this program; installer: by upstream's own install.sh, out of the same checkout."""
@@ -482,7 +482,7 @@ class ConfigureInputs(_AccountInputs):
 
     model: ModelEndpoint
     agent_directory: AbsolutePath | None = None
-    """The agent phase's output `directory`, which the services run from; None: where /opt/hermes/current leads."""
+    """The agent phase's output `directory`, which the services run from; None: the one that it has made last."""
     container: ContainerInputs | None = None
     """Docker mode: what the container is. None: bare-metal, under systemd."""
     api_server: ApiServer = ApiServer()
@@ -506,6 +506,11 @@ class ConfigureInputs(_AccountInputs):
     """The content of auth.json, put there once."""
     auth_file_overwrite: bool = False
     """Whether it also replaces one that is there: once for this content."""
+    backups_kept: int = Field(default=5, ge=1, le=1000)
+    """So many backups of the data stay on the volume; an update makes one."""
+    unfinished_update: str | None = None
+    """The agent phase's output of this name: a mark of an update that was ended in the middle, so that it is cleared
+    up also when the version is set back and nothing else differs."""
     writable: tuple[AbsolutePath, ...] = ()
     """Folders beside the home that the agent may write to: host mounts."""
     service: Service = Service()

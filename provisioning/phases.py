@@ -58,7 +58,9 @@ AUTH_FILE = "auth.json"
 USERS_GROUP = "hermes-users"
 """Who may use the agent's command line beside root, where sudo is installed."""
 
-VERIFY_PATH = "/usr/local/lib/hermes-stack/verify.py"
+LIBRARY_PATH = "/usr/local/lib/hermes-stack"
+VERIFY_PATH = f"{LIBRARY_PATH}/verify.py"
+BACKUPS_PATH = f"{LIBRARY_PATH}/backups"
 GATEWAY_UNIT = "hermes-gateway.service"
 DASHBOARD_UNIT = "hermes-dashboard.service"
 
@@ -66,7 +68,7 @@ DASHBOARD_UNIT = "hermes-dashboard.service"
 BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
 
 # Changes when a directory built by an older version of agent.sh is no longer good enough.
-BUILD_FORMAT = 1
+BUILD_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,9 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         "documents": documents_of(inputs),
         "auth_file": {"declared": inputs.auth_file is not None, "overwrite": inputs.auth_file_overwrite},
         "user_config": {key: config[key] for key in sorted(READ_FROM_HOME) if key in config},
+        "backups_kept": inputs.backups_kept,
+        "unfinished_update": inputs.unfinished_update,
+        "probe": probe_of(inputs).model_dump(mode="json"),
     }
     return _plan(
         "configure",
@@ -247,6 +252,34 @@ def unit_context(inputs: ConfigureInputs) -> dict[str, Any]:
         "dashboard": inputs.dashboard,
         "ca_digest": inputs.ca_digest,
     }
+
+
+def probe_of(inputs: ConfigureInputs) -> VerifyInputs:
+    """How the agent is asked once it is configured: after every run by verify, and before a new version is trusted."""
+    dashboard, container = inputs.dashboard, inputs.container
+    return VerifyInputs(
+        version=None,
+        api_server=inputs.serves_api,
+        api_server_host=inputs.api_server.host,
+        api_server_port=inputs.api_server.port,
+        dashboard=dashboard.enabled,
+        dashboard_host=dashboard.host if container is None else container.published_ip,
+        dashboard_port=dashboard.port,
+        auth_required=dashboard.auth_required,
+        auth_providers=dashboard.providers if dashboard.auth_required else (),
+        public_url=dashboard.public_url,
+        home=inputs.home,
+        hermes_home=inputs.hermes_home,
+        user=inputs.user,
+        uid=inputs.uid,
+        container=container is not None,
+    )
+
+
+def render_backups(verb: str, *arguments: str) -> PhasePlan:
+    """`make`, `list` or `restore NAME`, by the program that the configure phase has put into the container."""
+    command = shlex.join([BACKUPS_PATH, verb, *arguments])
+    return _plan("backups", f"#!/bin/sh\nexec {command}\n", {}, declared={"command": command})
 
 
 def guest_package() -> tuple[PayloadFile, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from provisioning.guest import home as home_program
 from provisioning.guest.common import Refusal, as_user, bracket
 from provisioning.guest.install import install_programs, refuse_moved_state
 from provisioning.guest.leftovers import clear
-from provisioning.guest.managed import KEPT_FOLDER, MANAGED, dashboard_hash, kept, read_env, read_with, write_managed
+from provisioning.guest.managed import (
+    KEPT_FOLDER,
+    MANAGED,
+    dashboard_hash,
+    kept,
+    read_env,
+    read_with,
+    try_managed,
+    write_managed,
+)
 from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import (
     DASHBOARD,
@@ -29,11 +39,11 @@ from provisioning.guest.services import (
     write_units,
 )
 from provisioning.guest.trust import trust
+from provisioning.guest.update import WANTED, Subject, switching
 
 AUTH_FILE = "auth.json"
 # Of Docker mode's guest, which has no agent outside of the container.
 SYSTEM_PYTHON = "/usr/bin/python3"
-CURRENT = Path("/opt/hermes/current")
 
 
 def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
@@ -49,7 +59,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         installed, python = compose.installation(), SYSTEM_PYTHON
         directory, reader = installed["image"], compose.read_with(installed["image"], inputs["uid"], inputs["gid"])
     else:
-        directory = inputs["agent_directory"] or os.path.realpath(CURRENT)
+        directory = inputs["agent_directory"] or os.path.realpath(WANTED)
         installed, python = installation(directory), f"{directory}/venv/bin/python"
         reader = read_with(python, user)
     dashboard = inputs["dashboard"]
@@ -64,20 +74,12 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     env = managed_values(inputs, hidden)
 
     config = {**inputs["config"], "_config_version": installed["config_version"]}
-    unknown = write_managed(inputs, reader, config, env)
+    unknown = try_managed(inputs["gid"], reader, config, env)
     for key in unknown:
         print(f"warning: the agent {installed['version']} knows no setting {key}")
-    in_home = put_home(inputs, hidden, python)
-    for line in in_home["lines"]:
-        print(f"home: {line}")
-    # Documents are read when a session begins. Of auth.json that is not certain, so a new one is a reason to restart.
-    read_at_start = {**env, AUTH_FILE: in_home["auth"]} if in_home["auth"] else env
-
     if trust(inputs["ca_certificates"]):
         print("certificates: the container's store was brought up to date")
-
     install_programs(job, inputs)
-
     api = inputs["api_server"]
     known = {
         "unknown_settings": unknown,
@@ -88,13 +90,36 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         "auth_required": dashboard["auth_required"],
     }
     if inputs["container"] is not None:
+        read_at_start = put_in_place(inputs, hidden, python, config, env)
         return known | compose.start(inputs, (job / "compose.yaml").read_text(), config, read_at_start)
-    compose.remove(user, inputs["hermes_home"])
-    return known | {"restarted": bring_up_services(job, inputs, directory, config, read_at_start)}
+    subject = Subject(user, home, inputs["hermes_home"], inputs["backups_kept"], inputs["probe"])
+    with switching(subject, directory, installed["version"]) as trial:
+        read_at_start = put_in_place(inputs, hidden, python, config, env)
+        compose.remove(user, inputs["hermes_home"])
+        restarted = bring_up_services(job, inputs, directory, config, read_at_start, gateway_first=trial.gateway_first)
+    return known | {"restarted": restarted, **trial.outputs}
+
+
+def put_in_place(
+    inputs: dict[str, Any], hidden: dict[str, str], python: str, config: dict[str, Any], env: dict[str, str]
+) -> dict[str, str]:
+    """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start."""
+    write_managed(inputs["gid"], config, env)
+    in_home = put_home(inputs, hidden, python)
+    for line in in_home["lines"]:
+        print(f"home: {line}")
+    # Documents are read when a session begins. Of auth.json that is not certain, so a new one is a reason to restart.
+    return {**env, AUTH_FILE: in_home["auth"]} if in_home["auth"] else env
 
 
 def bring_up_services(
-    job: Path, inputs: dict[str, Any], directory: str, config: dict[str, Any], env: dict[str, str]
+    job: Path,
+    inputs: dict[str, Any],
+    directory: str,
+    config: dict[str, Any],
+    env: dict[str, str],
+    *,
+    gateway_first: Callable[[], None] | None,
 ) -> list[str]:
     """Bare-metal mode: write the units and start or restart them; answers those that were touched."""
     dashboard, api = inputs["dashboard"], inputs["api_server"]
@@ -107,7 +132,7 @@ def bring_up_services(
     if api["enabled"]:
         ports[GATEWAY] = (api["host"], api["port"], "API server")
     clear(inputs["user"], inputs["hermes_home"], GATEWAY)
-    restarted = start_services(wanted, ports)
+    restarted = start_services(wanted, ports, gateway_first)
     print(f"services: {'restarted ' + ', '.join(restarted) if restarted else 'nothing to restart'}")
     return restarted
 
@@ -159,6 +184,8 @@ def main() -> int:
     job = Path(os.environ["HP_JOB"])
     # /etc/environment may have narrowed it; runuser is in sbin.
     os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+    # A log, read while it grows; and an error has to come after what led to it.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         outputs = configure(job, Path(os.environ["HP_SECRETS"]))
     except Refusal as refusal:

@@ -38,6 +38,8 @@ def facts_of(inputs: dict[str, Any]) -> dict[str, Any]:
         "working_directory",
         "users_group",
         "api_server",
+        "backups_kept",
+        "probe",
     )
     return {name: inputs[name] for name in names} | {"container": inputs["container"] is not None}
 
@@ -62,6 +64,7 @@ def install_programs(job: Path, inputs: dict[str, Any]) -> None:
     install_file(LIBRARY / "agent.json", json.dumps(facts_of(inputs), indent=1, sort_keys=True), mode=0o644, gid=0)
     for name in ("verify", "status"):
         install_file(LIBRARY / f"{name}.py", program(name), mode=0o755, gid=0)
+    install_file(LIBRARY / "backups", program("backups"), mode=0o755, gid=0)
     install_file(SUDOERS, sudoers(inputs["user"], inputs["users_group"]), mode=0o440, gid=0)
     if install_file(COMMAND, program("cli"), mode=0o755, gid=0):
         print(f"command line: {COMMAND} written")

@@ -180,9 +180,8 @@ def known_unknown() -> list[str]:
     return found
 
 
-def write_managed(inputs: dict[str, Any], reader: Reader, config: dict[str, Any], env: dict[str, str]) -> list[str]:
-    """Check in a folder of its own first, then put both files in place. Answers the keys unknown to the agent."""
-    gid = inputs["gid"]
+def try_managed(gid: int, reader: Reader, config: dict[str, Any], env: dict[str, str]) -> list[str]:
+    """Check what is going to be written, in a folder of its own. Answers the keys unknown to the agent."""
     config_text, env_text = render_config(config), render_env(env)
     MANAGED.mkdir(mode=0o750, exist_ok=True)
     os.chown(MANAGED, 0, gid)
@@ -199,7 +198,11 @@ def write_managed(inputs: dict[str, Any], reader: Reader, config: dict[str, Any]
             install_file(folder / ".env", env_text, mode=0o640, gid=gid)
             unknown = check_managed(folder, reader, config, env)
             install_file(UNKNOWN, json.dumps(unknown), mode=0o644, gid=0)
-    for name, text in (("config.yaml", config_text), (".env", env_text)):
+    return known_unknown()
+
+
+def write_managed(gid: int, config: dict[str, Any], env: dict[str, str]) -> None:
+    """Put both files in place; they have been tried."""
+    for name, text in (("config.yaml", render_config(config)), (".env", render_env(env))):
         if install_file(MANAGED / name, text, mode=0o640, gid=gid):
             print(f"managed scope: {MANAGED / name} written")
-    return known_unknown()

@@ -190,7 +190,8 @@ def check_health(base: str, key: str, version: str, deadline: float, service: st
         )
     while True:
         status, detailed = request(f"{base}/health/detailed", key=key, timeout_s=20)
-        if status == 200 and detailed.get("readiness", {}).get("status") == "ok":
+        # Agents before 0.19 do not tell their readiness; the prompt is what proves them.
+        if status == 200 and detailed.get("readiness", {"status": "ok"}).get("status") == "ok":
             return
         if time.monotonic() >= deadline:
             checks = detailed.get("readiness", {}).get("checks", detailed) if isinstance(detailed, dict) else detailed

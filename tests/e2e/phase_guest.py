@@ -120,9 +120,10 @@ class Guest:
         }
         return render_agent(AgentInputs.model_validate({**usual, **more}))
 
-    def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None) -> PhasePlan:
+    def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None, **more: object) -> PhasePlan:
         endpoint = ModelEndpoint(base_url=self.model.base_url, name=model, api_key=SecretStr(MODEL_KEY))
-        return render_configure(ConfigureInputs(model=endpoint, dashboard=dashboard or Dashboard()))
+        usual = {"model": endpoint, "dashboard": dashboard or Dashboard()}
+        return render_configure(ConfigureInputs.model_validate({**usual, **more}))
 
     def run(self, plan: PhasePlan) -> dict[str, object]:
         return run_phase(self.target(), plan, on_line=lambda _: None, timeout_s=300).outputs

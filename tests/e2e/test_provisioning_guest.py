@@ -186,8 +186,8 @@ def test_what_an_interrupted_build_left_is_swept_away(guest: Guest) -> None:
     guest.shell("mkdir -p /opt/hermes/.building/src/.git && echo half >/opt/hermes/.building/src/.git/HEAD")
     guest.shell("rm -rf /opt/hermes/0.19.0 && mkdir /opt/hermes/0.19.0")  # a folder without its certificate
     assert guest.run(guest.agent())["directory"] == "/opt/hermes/0.19.0"
-    assert guest.shell("ls -A /opt/hermes").split() == ["0.19.0", "current", guest.agent_git_name]
-    assert guest.shell("readlink /opt/hermes/current").strip() == "/opt/hermes/0.19.0"
+    assert guest.shell("ls -A /opt/hermes").split() == ["0.19.0", "current", "previous", guest.agent_git_name, "wanted"]
+    assert guest.shell("readlink /opt/hermes/current").strip() == f"/opt/hermes/{guest.agent_git_name}"
     assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
 
 

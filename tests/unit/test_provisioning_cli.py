@@ -26,6 +26,8 @@ FACTS = {
     "container": False,
     "home_on_root": False,
     "api_server": {"enabled": False, "host": "127.0.0.1", "port": 8642},
+    "backups_kept": 5,
+    "probe": {"version": None},
 }
 
 

@@ -1,0 +1,118 @@
+"""Backups by hand: make one, list them, go back to one. Installed as /usr/local/lib/hermes-stack/backups, for root.
+
+    backups make | list | restore NAME|latest
+
+As a job of the stack (HP_JOB set) the result goes to result.json as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from provisioning.guest import verify
+from provisioning.guest.common import Refusal
+from provisioning.guest.install import LIBRARY
+from provisioning.guest.update import CURRENT, Subject, ask_all, installed_at, start_as_enabled, stop_services
+
+
+def make(subject: Subject) -> dict[str, Any]:
+    """A backup of now, then those too many are removed."""
+    made = subject.state("make", "--version", version_now(), "--reason", "asked for")
+    made["path"] = f"{subject.home}/.hermes-stack/backups/{made['name']}"
+    removed = subject.state("prune", str(subject.backups_kept))["removed"]
+    print(f"backed up: {made['path']}\n  {made['files']} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s")
+    if removed:
+        print(f"  older ones removed: {', '.join(removed)}")
+    return made
+
+
+def listed(subject: Subject) -> dict[str, Any]:
+    found = subject.state("list")
+    for each in found["backups"]:
+        print(f"{each['name']:<44} {each['files']:>6} files {each['bytes'] / 1e6:>9.1f} MB  {each['reason']}")
+    if not found["backups"]:
+        print("There are no backups yet.")
+    return found
+
+
+def restore(subject: Subject, name: str) -> dict[str, Any]:
+    """Back to `name`, with a backup of now before; the services stand still meanwhile, and have to answer after."""
+    every = subject.state("list")["backups"]
+    if not any(name in (each["name"], "latest") for each in every):
+        known = "\n".join(f"  {each['name']}" for each in every) or "  (none)"
+        raise Refusal(f"there is no backup {name}; nothing was changed. Those that are there:\n{known}")
+    if name == "latest":
+        name = next(each["name"] for each in every if not each["partial"])
+    if subject.read_note("update") is not None:
+        raise Refusal("an update was ended in the middle; run `pulumi up` first. Nothing was changed.")
+    version = version_now()
+    safety = str(subject.state("make", "--version", version, "--reason", f"before going back to {name}")["name"])
+    print(f"restore: the present state is kept as {safety}")
+    stop_services()
+    try:
+        subject.state("freshen", safety)
+        written = subject.state("restore", name)["written"]
+        print(f"restore: {written} files written")
+    except Refusal as refusal:
+        raise Refusal(
+            f"{refusal}\nThe state from before is in {safety}; what was begun can be repeated, or gone back from."
+        ) from None
+    finally:
+        start_as_enabled()
+    try:
+        ask_all(subject, version)
+    except (verify.Fault, OSError) as fault:
+        raise Refusal(
+            f"{name} is restored, but the agent {version} does not work with it: {fault}\n"
+            f"Back to the state from before: scripts/agent restore {safety}"
+        ) from None
+    print(f"restored: {name}; the agent {version} answers a prompt. The state from before is kept as {safety}")
+    return {"restored": name, "safety": safety, "written": written}
+
+
+def subject_here() -> Subject:
+    """As the configure phase has left it."""
+    facts = json.loads((LIBRARY / "agent.json").read_text())
+    if facts["container"]:
+        raise Refusal("in Docker mode there are no backups of this kind: vzdump on the node includes the volume.")
+    return Subject(facts["user"], facts["home"], facts["hermes_home"], facts["backups_kept"], facts["probe"])
+
+
+def version_now() -> str:
+    found = installed_at(os.path.realpath(CURRENT))
+    if found is None:
+        raise Refusal("there is no agent in this container; pulumi up makes it.")
+    return str(found["version"])
+
+
+def main() -> int:
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="backups", description="Back up the agent's data, and go back.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("make", help="make one now")
+    verbs.add_parser("list", help="those that there are, newest first")
+    verbs.add_parser("restore", help="go back to one").add_argument("name", help="a name of the list, or latest")
+    options = parser.parse_args()
+    try:
+        subject = subject_here()
+        if options.verb == "restore":
+            result = restore(subject, options.name)
+        else:
+            result = make(subject) if options.verb == "make" else listed(subject)
+    except (Refusal, OSError, subprocess.SubprocessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if job := os.environ.get("HP_JOB"):
+        (Path(job) / "result.json").write_text(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

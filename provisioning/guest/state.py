@@ -1,0 +1,608 @@
+#!/usr/bin/python3 -I
+"""State: copy the agent's data to a backup on the same volume, and give it back. As the agent's user, never as root.
+
+    state.py HOME DATA make --version V --reason WORDS     the gateway may run
+    state.py HOME DATA freshen NAME                        services stopped: what changed since `make`
+    state.py HOME DATA undo NAME --version V               services stopped: give back what version V has migrated
+    state.py HOME DATA restore NAME                        services stopped: the data as they were
+    state.py HOME DATA list | prune KEEP
+
+HOME is the account's home, DATA the agent's (HERMES_HOME); the backups are in HOME/.hermes-stack/backups. A backup is
+a folder UTC-VERSION with manifest.json and `data`, the files as they were. It is made beside and renamed: what has
+another name than that is none. Files that did not change since the backup before are hard links to it.
+
+The last line of the standard output is JSON; errors go to the standard error, status 1.
+
+Why not `hermes backup` and `hermes import` (read in 0.19.0, hermes_cli/backup.py): the first ends with 0 also when it
+is incomplete; the second writes over databases in place beside their old write-ahead log, which ruined databases until
+upstream's pull request 95531, and leaves newer files where they are. How databases are copied is the same:
+SQLite's online backup.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+KEPT = ".hermes-stack"
+NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9][A-Za-z0-9.+_-]*\Z")
+MAKING = ".making-"
+RESERVE = 32 << 20
+"""Bytes that stay free beside a backup: the agent goes on writing meanwhile."""
+FRESHEN_LIMIT = 512 << 20
+"""Bytes that are copied at most while the agent is offline; of larger changes the copy made before counts."""
+DATABASE_SECONDS = 300.0
+
+# What can be had again, or is worth nothing after the moment: upstream's own list (hermes_cli/backup.py), less `.git`,
+# for a user's skills may be repositories.
+EVERYWHERE = {
+    "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".cache", ".tox", ".nox", ".pytest_cache",
+    ".mypy_cache", ".ruff_cache",
+}  # fmt: skip
+AT_THE_TOP = {"hermes-agent", "backups", "checkpoints", "logs", "state-snapshots"}
+VOLATILE = {
+    "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "cron.pid", ".clean_shutdown",
+    "gateway.heartbeat", "ticker_heartbeat", "ticker_last_success", "channel_directory.json", ".update_check",
+}  # fmt: skip
+SIDECARS = ("-wal", "-shm", "-journal")
+# What a new version may rewrite at its start, and where a file that is gone was moved by it and not by its age.
+CONFIGURATION = {"config.yaml", ".env", "auth.json", "cron/jobs.json"}
+CONTENT = ("memories/", "sessions/", "skills/", "hooks/", "SOUL.md")
+
+Manifest = dict[str, Any]
+
+
+class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
+    """A reason to stop, in words for the operator."""
+
+
+# ---- what is there --------------------------------------------------------------------------------------------------
+
+
+def is_database(path: Path) -> bool:
+    """By its first bytes: names differ, and a file that is only called .db is copied as it stands."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False
+
+
+def scan(data: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Files, links and folders that belong into a backup: path below `data`, and its lstat."""
+    for folder, folders, names in os.walk(data):
+        here = Path(folder)
+        at_the_top = here == data
+        folders[:] = sorted(
+            name for name in folders if name not in EVERYWHERE and not (at_the_top and name in AT_THE_TOP)
+        )
+        for name in sorted([*folders, *names]):
+            path = here / name
+            if name in VOLATILE or name.endswith(".lock"):
+                continue
+            if any(name.endswith(end) and is_database(path.with_name(name[: -len(end)])) for end in SIDECARS):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                found = path.lstat()
+                if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
+                    yield path.relative_to(data).as_posix(), found
+
+
+def mark(path: Path) -> list[list[int]]:
+    """Changes whenever the file's content does; of a database also its write-ahead log's."""
+    marks = []
+    for each in (path, path.with_name(f"{path.name}-wal")):
+        with contextlib.suppress(FileNotFoundError):
+            found = each.lstat()
+            if each == path or found.st_size:
+                marks.append([found.st_size, found.st_mtime_ns, found.st_ino])
+    return marks
+
+
+def opened(path: Path, *, closed_for_good: bool = False) -> sqlite3.Connection:
+    """A read-only connection. `closed_for_good`: nobody else has it, and no log belongs to it."""
+    how = "immutable=1" if closed_for_good else "mode=ro"
+    return sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?{how}", uri=True, timeout=30)
+
+
+def schema_of(path: Path, *, closed_for_good: bool = False) -> str | None:
+    """A text that a migration changes and writing does not: tables, their versions. None: it can't be read.
+
+    Not `application_id`: newer agents stamp a random mark there (upstream's pull request 99753).
+    """
+    try:
+        with contextlib.closing(opened(path, closed_for_good=closed_for_good)) as database:
+            parts: list[Any] = [database.execute("PRAGMA user_version").fetchone()[0]]
+            tables = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+            parts.append([row for row in tables if not row[1].startswith("sqlite_")])
+            for kind, name, sql in tables:
+                if kind != "table" or not str(sql).upper().startswith("CREATE TABLE"):
+                    continue
+                quoted = '"' + name.replace('"', '""') + '"'
+                columns = {row[1].lower() for row in database.execute(f"PRAGMA table_info({quoted})")}
+                if re.search("version|migration", name.lower()):
+                    rows = database.execute(f"SELECT * FROM {quoted} LIMIT 1000").fetchall()  # noqa: S608 - quoted
+                elif {"key", "value"} <= columns:
+                    rows = database.execute(
+                        f"SELECT key, value FROM {quoted} WHERE key LIKE '%version%' LIMIT 1000"  # noqa: S608 - quoted
+                    ).fetchall()
+                else:
+                    continue
+                parts.append([name, sorted(map(repr, rows))])
+            return json.dumps(parts, default=repr)
+    except sqlite3.Error:
+        return None
+
+
+def shape_of(path: Path) -> str:
+    """Of a JSON file its keys, for its values change while it is used (tokens, times); of any other its content."""
+    content = path.read_bytes()
+    if path.suffix != ".json":
+        return repr(content)
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shape(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return sorted({json.dumps(shape(item), sort_keys=True) for item in value})
+        return ""
+
+    try:
+        return json.dumps(shape(json.loads(content)), sort_keys=True)
+    except ValueError:
+        return repr(content)
+
+
+# ---- copying --------------------------------------------------------------------------------------------------------
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """A consistent copy, whoever writes meanwhile. sqlite3.Error when it is none or is damaged beyond reading."""
+    deadline = time.monotonic() + DATABASE_SECONDS
+
+    def patience(_status: int, _remaining: int, _total: int) -> None:
+        # The library tries for ever while somebody holds the database.
+        if time.monotonic() > deadline:
+            raise Refusal(f"{source} is held by another process for {DATABASE_SECONDS:g} s; it can't be copied.")
+
+    target.unlink(missing_ok=True)
+    with contextlib.closing(opened(source)) as live, contextlib.closing(sqlite3.connect(target)) as copy:
+        copy.execute("PRAGMA synchronous=OFF")  # the whole folder is synced at the end
+        live.backup(copy, progress=patience)
+    shutil.copystat(source, target)
+
+
+def copy_into(data: Path, folder: Path, path: str, found: os.stat_result) -> Manifest | None:
+    """Copy one entry; its line of the manifest, or None when it has gone meanwhile."""
+    source, target = data / path, folder / path
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISDIR(found.st_mode):
+        target.mkdir(parents=True, exist_ok=True)
+        return {"kind": "folder", "mode": mode}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        if stat.S_ISLNK(found.st_mode):
+            return {"kind": "link", "to": str(source.readlink())}
+        marks = mark(source)
+        if is_database(source):
+            try:
+                copy_database(source, aside)
+                aside.replace(target)
+                return {
+                    "kind": "database",
+                    "mode": mode,
+                    "size": target.stat().st_size,
+                    "marks": marks,
+                    "schema": schema_of(target, closed_for_good=True),
+                }
+            except sqlite3.Error as error:
+                if "disk" in str(error) and "full" in str(error):
+                    raise OSError(28, "No space left on device") from None
+                say(f"{path} can't be read as a database ({error}); it is copied as it stands")
+                for end in SIDECARS:
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.copy2(f"{source}{end}", f"{target}{end}")
+        shutil.copy2(source, aside, follow_symlinks=False)
+        aside.replace(target)
+    except FileNotFoundError:
+        aside.unlink(missing_ok=True)
+        return None
+    return {"kind": "file", "mode": mode, "size": target.stat().st_size, "marks": marks}
+
+
+def say(text: str) -> None:
+    print(f"backup: {text}", file=sys.stderr, flush=True)
+
+
+def sync(folder: Path) -> None:
+    """Onto the disk: one call for the file system instead of one a file."""
+    subprocess.run(["/usr/bin/sync", "--file-system", str(folder)], check=True, timeout=600)
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:.0f} MB"
+
+
+def need_room(folder: Path, needed: int, what: str) -> None:
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if free < needed + RESERVE:
+        raise Refusal(
+            f"{what} needs {megabytes(needed + RESERVE)}, but {folder} has {megabytes(free)} free. "
+            "Nothing was changed.\n"
+            "Make room: remove old backups there, lower agentBackupsKept, or grow the volume."
+        )
+
+
+# ---- backups --------------------------------------------------------------------------------------------------------
+
+
+def folder_of(home: Path) -> Path:
+    folder = home / KEPT / "backups"
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+        each.chmod(0o700)
+    return folder
+
+
+@contextlib.contextmanager
+def alone(home: Path) -> Iterator[Path]:
+    """The folder of the backups, with nobody else at work in it and without leftovers of a run that was killed."""
+    folder = folder_of(home)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Refusal("another backup or restore is at work. Wait for its end.") from None
+        for leftover in folder.glob(f"{MAKING}*"):
+            shutil.rmtree(leftover)
+        yield folder
+
+
+def manifest_of(folder: Path) -> Manifest | None:
+    """None when it is no backup of this format."""
+    try:
+        manifest: Manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest if manifest.get("format") == FORMAT else None
+
+
+def all_backups(home: Path) -> list[Manifest]:
+    """Newest first."""
+    folder = home / KEPT / "backups"
+    names = sorted((path.name for path in folder.glob("*") if NAME.match(path.name)), reverse=True)
+    return [manifest for name in names if (manifest := manifest_of(folder / name)) is not None]
+
+
+def find(home: Path, name: str) -> tuple[Path, Manifest]:
+    """By name, or `latest`: the newest whole one. Refusal when there is none."""
+    every = all_backups(home)
+    for manifest in every:
+        if manifest["name"] == name or (name == "latest" and not manifest["partial"]):
+            return home / KEPT / "backups" / str(manifest["name"]), manifest
+    known = "\n".join(f"  {manifest['name']}" for manifest in every) or "  (none)"
+    raise Refusal(f"there is no backup {name}. Those that are there:\n{known}")
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    part = folder / ".manifest.part"
+    part.write_text(json.dumps(manifest), encoding="utf-8")
+    part.replace(folder / "manifest.json")
+
+
+def new_name(folder: Path, version: str, end: str = "") -> str:
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{re.sub('[^A-Za-z0-9.+_-]', '-', version)}{end}"
+    name, count = stem, 1
+    while (folder / name).exists():
+        count += 1
+        name = f"{stem}-{count}"
+    return name
+
+
+def make(home: Path, data: Path, version: str, reason: str) -> Manifest:
+    """A backup of the data as it is. Refusal when there is no room for it; then nothing is left of it."""
+    with alone(home) as folder:
+        before = next((manifest for manifest in all_backups(home) if not manifest["partial"]), None)
+        linkable = before["files"] if before else {}
+        entries = list(scan(data))
+
+        def same(path: str, found: os.stat_result) -> bool:
+            old = linkable.get(path, {})
+            return (
+                stat.S_ISREG(found.st_mode)
+                and old.get("kind") == "file"
+                and old.get("mode") == stat.S_IMODE(found.st_mode)
+                and old.get("marks") == mark(data / path)
+            )
+
+        copied = [(path, found) for path, found in entries if not same(path, found)]
+        need_room(folder, sum(found.st_size for _, found in copied if stat.S_ISREG(found.st_mode)), "a backup")
+        name = new_name(folder, version)
+        making = folder / f"{MAKING}{name}"
+        making.mkdir(mode=0o700)
+        try:
+            files: dict[str, Any] = {}
+            (making / "data").mkdir()
+            for path, found in entries:
+                if before and same(path, found):
+                    target = making / "data" / path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with contextlib.suppress(OSError):
+                        os.link(folder / str(before["name"]) / "data" / path, target)
+                        files[path] = linkable[path]
+                        continue
+                line = copy_into(data, making / "data", path, found)
+                if line is not None:
+                    files[path] = line
+            manifest = {
+                "format": FORMAT,
+                "name": name,
+                "version": version,
+                "reason": reason,
+                "partial": False,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "bytes": sum(line.get("size", 0) for line in files.values()),
+                "files": files,
+            }
+            write_manifest(making, manifest)
+            sync(making)
+            making.rename(folder / name)
+            sync(folder)
+        except OSError as error:
+            shutil.rmtree(making, ignore_errors=True)
+            if error.errno == 28:
+                raise Refusal(f"the volume became full during the backup ({error}); nothing of it was left.") from None
+            raise
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+        return manifest
+
+
+def freshen(home: Path, data: Path, name: str) -> int:
+    """Bring a backup to the state of now; the services are stopped. Returns the bytes that were copied."""
+    with alone(home):
+        folder, manifest = find(home, name)
+        files: dict[str, Any] = manifest["files"]
+        entries = dict(scan(data))
+        changed = {
+            path: found
+            for path, found in entries.items()
+            if path not in files
+            or (stat.S_ISREG(found.st_mode) and files[path].get("marks") != mark(data / path))
+            or (stat.S_ISLNK(found.st_mode) and files[path].get("to") != str((data / path).readlink()))
+        }
+        copied = 0
+        for path, found in sorted(changed.items(), key=lambda item: item[1].st_size):
+            if copied + found.st_size > FRESHEN_LIMIT and path in files:
+                say(f"{path} is large and has changed during the backup: the copy made a moment before counts")
+                continue
+            line = copy_into(data, folder / "data", path, found)
+            if line is not None:
+                files[path] = line
+                copied += found.st_size if stat.S_ISREG(found.st_mode) else 0
+        for path in [path for path in files if path not in entries]:
+            line = files.pop(path)
+            if line["kind"] in ("file", "database"):
+                (folder / "data" / path).unlink(missing_ok=True)
+        manifest["bytes"] = sum(line.get("size", 0) for line in files.values())
+        write_manifest(folder, manifest)
+        sync(folder)
+        return copied
+
+
+def migrated(data: Path, folder: Path, manifest: Manifest) -> list[str]:
+    """The files that another version has brought into another form, moved, or (databases) made anew."""
+    files = manifest["files"]
+    found = []
+    for path, line in files.items():
+        now = data / path
+        if not os.path.lexists(now):
+            if line["kind"] == "database" or path in CONFIGURATION or path.startswith(CONTENT):
+                found.append(path)
+        elif line["kind"] == "database":
+            if line["schema"] is not None and schema_of(now) != line["schema"]:
+                found.append(path)
+        elif (
+            (path in CONFIGURATION or re.fullmatch(r"profiles/[^/]+/(config\.yaml|\.env|auth\.json)", path))
+            and line["kind"] == "file"
+            and shape_of(now) != shape_of(folder / "data" / path)
+        ):
+            found.append(path)
+    for path, status in scan(data):
+        fresh = path not in files and stat.S_ISREG(status.st_mode)
+        if fresh and (is_database(data / path) or path in CONFIGURATION):
+            found.append(path)
+    return found
+
+
+def undo(home: Path, data: Path, name: str, version: str) -> Manifest:
+    """Give back what `version` has migrated since backup `name`; what it made of it is set aside, not lost.
+
+    Repeatable after a crash at any point: at each moment a file is there, as it was or as it became.
+    """
+    with alone(home) as backups:
+        folder, manifest = find(home, name)
+        paths = migrated(data, folder, manifest)
+        if not paths:
+            return {"restored": [], "set_aside": None}
+        aside_name = new_name(backups, version, "-set-aside")
+        aside = backups / aside_name
+        kept: dict[str, Any] = {}
+        for path in paths:
+            now = data / path
+            for each in (now, *(now.with_name(f"{now.name}{end}") for end in SIDECARS)):
+                if each.is_file() and not each.is_symlink():
+                    target = aside / "data" / each.relative_to(data)
+                    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    os.link(each, target)
+                    kept[each.relative_to(data).as_posix()] = {"kind": "file", "size": each.stat().st_size}
+        if kept:
+            aside.chmod(0o700)
+            write_manifest(
+                aside,
+                {
+                    "format": FORMAT,
+                    "name": aside_name,
+                    "version": version,
+                    "reason": f"what {version} had made of the data when it was taken back",
+                    "partial": True,
+                    "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "bytes": sum(line["size"] for line in kept.values()),
+                    "files": kept,
+                },
+            )
+            sync(aside)
+        for path in paths:
+            if path in manifest["files"]:
+                give_back(folder, data, path, manifest["files"][path])
+            else:
+                remove(data / path)
+        sync(data)
+        return {"restored": paths, "set_aside": aside_name if kept else None}
+
+
+def remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    for end in SIDECARS:
+        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
+
+
+def give_back(folder: Path, data: Path, path: str, line: Manifest) -> None:
+    """One entry as it was. A database's logs belong to what is replaced, and go first: they would be played into it."""
+    target = data / path
+    if line["kind"] == "folder":
+        if os.path.lexists(target) and (target.is_symlink() or not target.is_dir()):
+            target.unlink()
+        target.mkdir(parents=True, exist_ok=True)
+        target.chmod(line["mode"])
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    if line["kind"] == "link":
+        part.symlink_to(line["to"])
+    else:
+        shutil.copy2(folder / "data" / path, part)
+        part.chmod(line.get("mode", 0o600))
+    if line["kind"] == "database":
+        for end in SIDECARS:
+            target.with_name(f"{target.name}{end}").unlink(missing_ok=True)
+    part.replace(target)
+
+
+def restore(home: Path, data: Path, name: str) -> int:
+    """The data as it was at backup `name`; the services are stopped. Returns how many files were written.
+
+    What came later goes, unless `name` is a set-aside part; a backup of now has to be made before. Repeatable.
+    """
+    with alone(home):
+        folder, manifest = find(home, name)
+        files: dict[str, Any] = manifest["files"]
+        missing = [path for path, line in files.items() if "size" in line and not (folder / "data" / path).is_file()]
+        if missing:
+            raise Refusal(f"the backup {name} has lost files, {missing[0]} the first of {len(missing)}. Use another.")
+
+        def same(path: str, line: Manifest) -> bool:
+            return line["kind"] == "file" and line.get("marks") == mark(data / path)
+
+        changed = [(path, line) for path, line in files.items() if not same(path, line)]
+        need_room(data, sum(line.get("size", 0) for _, line in changed), "the restore")
+        for path, line in changed:
+            give_back(folder, data, path, line)
+        if not manifest["partial"]:
+            extra = [path for path, _ in scan(data) if path not in files]
+            for path in sorted(extra, reverse=True):
+                if (data / path).is_dir() and not (data / path).is_symlink():
+                    with contextlib.suppress(OSError):  # not empty: it holds what no backup holds
+                        (data / path).rmdir()
+                else:
+                    remove(data / path)
+        sync(data)
+        return sum(line["kind"] != "folder" for _, line in changed)
+
+
+def prune(home: Path, keep: int) -> list[str]:
+    """Remove all whole backups but the newest `keep`, and likewise of those set aside."""
+    with alone(home) as folder:
+        gone = []
+        for partial in (False, True):
+            for manifest in [each for each in all_backups(home) if each["partial"] is partial][keep:]:
+                name = str(manifest["name"])
+                # Under another name first: half removed it would still be taken for one.
+                (folder / name).rename(folder / f"{MAKING}{name}")
+                shutil.rmtree(folder / f"{MAKING}{name}")
+                gone.append(name)
+        return gone
+
+
+def summary(manifest: Manifest) -> Manifest:
+    return {key: value for key, value in manifest.items() if key != "files"} | {"files": len(manifest["files"])}
+
+
+def main() -> int:
+    if os.geteuid() == 0:
+        print("error: this works in the agent's home and must not run as root", file=sys.stderr)
+        return 1
+    os.umask(0o077)
+    parser = argparse.ArgumentParser(description="Back up the agent's data and give it back.")
+    parser.add_argument("home", type=Path)
+    parser.add_argument("data", type=Path)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("make")
+    verb.add_argument("--version", required=True)
+    verb.add_argument("--reason", required=True)
+    verbs.add_parser("freshen").add_argument("name")
+    verb = verbs.add_parser("undo")
+    verb.add_argument("name")
+    verb.add_argument("--version", required=True)
+    verbs.add_parser("restore").add_argument("name")
+    verbs.add_parser("list")
+    verbs.add_parser("prune").add_argument("keep", type=int)
+    options = parser.parse_args()
+    began = time.monotonic()
+    try:
+        if options.verb == "make":
+            result: Any = summary(make(options.home, options.data, options.version, options.reason))
+        elif options.verb == "freshen":
+            result = {"bytes": freshen(options.home, options.data, options.name)}
+        elif options.verb == "undo":
+            result = undo(options.home, options.data, options.name, options.version)
+        elif options.verb == "restore":
+            result = {"written": restore(options.home, options.data, options.name)}
+        elif options.verb == "list":
+            result = {"backups": [summary(each) for each in all_backups(options.home)]}
+        else:
+            result = {"removed": prune(options.home, options.keep)}
+    except Refusal as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({**result, "seconds": round(time.monotonic() - began, 2)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,390 @@
+"""Another version of the agent: back up, switch, prove. When the proof fails, all is as it was, and the run fails.
+
+The old version serves until the new one is built (by the agent phase), checked and the data is backed up. Offline is
+only: stop, copy what changed since, rename files, start. Proved is by health, version, dashboard and a real prompt.
+
+Two notes make a run that was ended at any moment (a reboot, a kill) harmless; both are gone when it is through:
+
+- on the volume, `.hermes-stack/update.json`: which backup holds the data from before, and for which version the data
+  may have been migrated since. The next run goes on when it wants the same version, else takes back first. It stays
+  true when the container is thrown away meanwhile.
+- in the container, `/var/lib/hermes-provision/update`: what /etc/hermes, the units and `current` were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provisioning.guest import verify
+from provisioning.guest.common import Refusal, as_user, run
+from provisioning.guest.install import LIBRARY
+from provisioning.guest.managed import KEPT_FOLDER, MANAGED
+from provisioning.guest.services import DASHBOARD, GATEWAY, STARTED, UNITS, is_active
+
+STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
+CURRENT = Path("/opt/hermes/current")
+PREVIOUS = Path("/opt/hermes/previous")
+WANTED = Path("/opt/hermes/wanted")
+"""Links: what runs, what the last update came from, what the agent phase has built last."""
+SAVED = Path("/var/lib/hermes-provision/update")
+STATE_SECONDS = 1500
+JOURNAL_LINES = 15
+# A failed phase shows the last fifteen lines of its log: the reason and the outcome must be among them.
+SHOWN_LINES = 4
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whose data, and how its agent is asked. `probe`: the parameters of verify."""
+
+    user: str
+    home: str
+    data: str
+    backups_kept: int
+    probe: dict[str, Any]
+
+    def state(self, *arguments: str) -> dict[str, Any]:
+        """Run state.py as the agent's user; what it says on the way is seen, its refusal becomes ours."""
+        command = ["runuser", "--user", self.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM)]
+        done = subprocess.run(
+            [*command, self.home, self.data, *arguments],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=STATE_SECONDS,
+        )
+        if done.returncode != 0:
+            raise Refusal(done.stderr.strip().removeprefix("error: ") or f"the backup ended with {done.returncode}")
+        sys.stdout.write(done.stderr)
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+
+    def read_note(self, name: str) -> dict[str, Any] | None:
+        """A JSON note beside the data, or None. It is the agent's to write, so nothing that root does follows from it
+        but calls of state.py, as the agent's user."""
+        text = as_user(self.user, "sh", "-c", 'cat "$1" 2>/dev/null || true', "sh", self._note(name))
+        with contextlib.suppress(ValueError):
+            found = json.loads(text)
+            if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+                return found
+        return None
+
+    def write_note(self, name: str, content: dict[str, str]) -> None:
+        script = 'set -eu; umask 077; mkdir -p "$1"; chmod 700 "$1"; cat >"$2.part"; sync "$2.part"; mv "$2.part" "$2"'
+        folder = f"{self.home}/{KEPT_FOLDER}"
+        as_user(self.user, "sh", "-c", script, "sh", folder, self._note(name), stdin=json.dumps(content))
+
+    def remove_note(self, name: str) -> None:
+        as_user(self.user, "rm", "-f", self._note(name))
+
+    def _note(self, name: str) -> str:
+        return f"{self.home}/{KEPT_FOLDER}/{name}.json"
+
+
+def installed_at(directory: str) -> dict[str, Any] | None:
+    """What the agent phase says about a build; None when there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(Path(directory, "install.json").read_text())
+        return found
+    return None
+
+
+def point(link: Path, directory: str) -> None:
+    """Atomically."""
+    if link.is_symlink() and str(link.readlink()) == directory:
+        return
+    aside = link.with_name(f".{link.name}.new")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(directory)
+    aside.replace(link)
+
+
+# ---- services -------------------------------------------------------------------------------------------------------
+
+
+def stop_services() -> bool:
+    """True when the gateway was running. Stopping is asked of both: neither may write any more."""
+    was = is_active(GATEWAY)
+    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+    if units:
+        run("systemctl", "stop", *units)
+    return was
+
+
+def start_as_enabled() -> None:
+    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+    run("systemctl", "reset-failed", *units, check=False)
+    run("systemctl", "start", *units)
+
+
+def ask_health(subject: Subject, version: str) -> None:
+    """verify.Fault unless the gateway is ready and of this version."""
+    verify.check_gateway(subject.probe, version, time.monotonic() + subject.probe["services_timeout_s"])
+
+
+def ask_all(subject: Subject, version: str) -> None:
+    """verify.Fault unless all answer: the gateway, a real prompt, the dashboard."""
+    ask_health(subject, version)
+    verify.prompt(subject.probe)
+    if subject.probe["dashboard"]:
+        verify.check_dashboard(subject.probe, version, time.monotonic() + subject.probe["services_timeout_s"])
+        verify.check_unit(DASHBOARD)
+    verify.check_unit(GATEWAY)
+
+
+def last_words(unit: str, since: float) -> list[str]:
+    """What a service has said since then, without secrets."""
+    command = ("journalctl", "--unit", unit, "--since", f"@{since:.0f}", "--lines", str(JOURNAL_LINES))
+    lines = run(*command, "--no-pager", "--output", "cat", check=False)
+    for secret in verify.secrets_of_env():
+        if len(secret) >= 4:
+            lines = lines.replace(secret, "[secret]")
+    return [f"  {line}" for line in lines.splitlines()] or ["  (nothing)"]
+
+
+# ---- what the container had before -----------------------------------------------------------------------------------
+
+
+def own_files() -> list[Path]:
+    """What a version's configuration consists of, outside the home."""
+    units = [path for unit in (GATEWAY, DASHBOARD) for path in UNITS.glob(f"{unit}*")]
+    return sorted(path for path in (*MANAGED.glob("*"), *MANAGED.glob(".env"), *units, STARTED) if path.is_file())
+
+
+def save_files(directory: str, version: str) -> None:
+    """Copies of them, whole or not at all; root's alone, for there are secrets among them."""
+    making = SAVED.with_name(".update.part")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(mode=0o700, parents=True)
+    for path in own_files():
+        target = making / "files" / path.relative_to("/")
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+        found = path.stat()
+        os.chown(target, found.st_uid, found.st_gid)
+    (making / "from.json").write_text(json.dumps({"directory": directory, "version": version}))
+    run("sync", "--file-system", str(making))
+    shutil.rmtree(SAVED, ignore_errors=True)
+    making.rename(SAVED)
+
+
+def saved() -> dict[str, str] | None:
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, str] = json.loads((SAVED / "from.json").read_text())
+        return found
+    return None
+
+
+def put_back_files() -> None:
+    """Repeatable: the copies stay until the run is through."""
+    before = saved()
+    if before is None:
+        return
+    kept = [path for path in (SAVED / "files").rglob("*") if path.is_file()]
+    wanted = {Path("/") / path.relative_to(SAVED / "files"): path for path in kept}
+    for path in own_files():
+        if path not in wanted:
+            path.unlink()
+    for path, source in wanted.items():
+        found = source.stat()
+        aside = path.with_name(f".{path.name}.back")
+        shutil.copy2(source, aside)
+        os.chown(aside, found.st_uid, found.st_gid)
+        aside.replace(path)
+    point(CURRENT, before["directory"])
+    run("systemctl", "daemon-reload")
+    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+    if units:
+        run("systemctl", "enable", "--quiet", *units)
+
+
+# ---- the update -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Trial:
+    """A switch that is under way. `backup`: of the data from before; empty: nothing is switched, nothing to prove."""
+
+    subject: Subject
+    to_directory: str
+    to_version: str
+    backup: str = ""
+    from_version: str | None = None
+    began: float = field(default_factory=time.time)
+    stopped_at: float | None = None
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def gateway_first(self) -> Callable[[], None] | None:
+        """For services.start_services: while something is switched, people wait for the gateway."""
+        return self.wait_for_gateway if self.backup else None
+
+    def wait_for_gateway(self) -> None:
+        ask_health(self.subject, self.to_version)
+        if self.stopped_at is not None and "offline_seconds" not in self.outputs:
+            self.outputs["offline_seconds"] = round(time.monotonic() - self.stopped_at, 1)
+            print(f"update: {self.to_version} answers; offline for {self.outputs['offline_seconds']} s")
+
+
+@contextlib.contextmanager
+def switching(subject: Subject, directory: str, version: str) -> Iterator[Trial]:
+    """Around everything that makes the agent run from `directory`. Refusal when that failed and was taken back."""
+    trial = Trial(subject, directory, version)
+    _clear_up_after_others(trial)
+    if not trial.backup and not _needs_proof(trial):
+        yield trial
+        point(CURRENT, directory)
+        _remember(trial)
+        return
+    if not trial.backup:
+        _back_up(trial)
+    _go_offline(trial)
+    try:
+        yield trial
+        _prove(trial)
+    except (Refusal, verify.Fault, OSError, subprocess.SubprocessError) as error:
+        raise _take_back(trial, error) from None
+    _commit(trial)
+
+
+def _clear_up_after_others(trial: Trial) -> None:
+    """A run that was ended in the middle: go on with it when it wanted the same, else take it back."""
+    subject, note = trial.subject, trial.subject.read_note("update")
+    if note is None or not {"backup", "from", "to"} <= set(note):
+        shutil.rmtree(SAVED, ignore_errors=True)
+        return
+    if note["to"] == trial.to_directory:
+        print(f"update: going on with the one that was ended in the middle; the backup is {note['backup']}")
+        trial.backup, trial.from_version = note["backup"], note["from"]
+        return
+    print(f"update: an earlier one, to {note['to']}, was ended in the middle; taking it back first")
+    stop_services()
+    _give_back_data(subject, note["backup"], Path(note["to"]).name)
+    put_back_files()
+    subject.remove_note("update")
+    shutil.rmtree(SAVED, ignore_errors=True)
+
+
+def _needs_proof(trial: Trial) -> bool:
+    """Whether the data has been another build's: the container's own, or that of a container which is gone."""
+    before = os.path.realpath(CURRENT)
+    old = installed_at(before)
+    if old is not None:
+        trial.from_version = str(old["version"])
+        return before != trial.to_directory
+    note = trial.subject.read_note("version")
+    trial.from_version = note["version"] if note and "version" in note else None
+    return trial.from_version not in (None, trial.to_version)
+
+
+def _back_up(trial: Trial) -> None:
+    was = str(trial.from_version)
+    made = trial.subject.state("make", "--version", was, "--reason", f"before the update to {trial.to_version}")
+    trial.backup = str(made["name"])
+    print(
+        f"update: backed up as {trial.backup}: {made['files']} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s"
+    )
+
+
+def _go_offline(trial: Trial) -> None:
+    subject, before = trial.subject, os.path.realpath(CURRENT)
+    if installed_at(before) is not None and saved() is None:
+        save_files(before, str(trial.from_version))
+    note = {"backup": trial.backup, "from": str(trial.from_version), "to": trial.to_directory}
+    started = (subject.read_note("update") or {}).get("stage") == "started"
+    if not started:
+        subject.write_note("update", {**note, "stage": "stopping"})
+    trial.began, began = time.time(), time.monotonic()
+    if stop_services():
+        trial.stopped_at = began
+    if not started:
+        # From here on the new version may touch the data: the backup is what they were at this moment.
+        try:
+            subject.state("freshen", trial.backup)
+        except Refusal as refusal:
+            raise _take_back(trial, refusal) from None
+        subject.write_note("update", {**note, "stage": "started"})
+    point(CURRENT, trial.to_directory)
+
+
+def _prove(trial: Trial) -> None:
+    trial.wait_for_gateway()
+    ask_all(trial.subject, trial.to_version)
+    print(f"update: {trial.to_version} has answered a prompt")
+
+
+def _commit(trial: Trial) -> None:
+    _remember(trial)
+    before = saved()
+    if before is not None and before["directory"] != trial.to_directory:
+        point(PREVIOUS, before["directory"])
+    trial.subject.remove_note("update")
+    shutil.rmtree(SAVED, ignore_errors=True)
+    removed = trial.subject.state("prune", str(trial.subject.backups_kept))["removed"]
+    if removed:
+        print(f"update: older backups removed: {', '.join(removed)}")
+    trial.outputs |= {"backup": trial.backup, "from_version": trial.from_version}
+
+
+def _remember(trial: Trial) -> None:
+    wanted = {"version": trial.to_version}
+    if trial.subject.read_note("version") != wanted:
+        trial.subject.write_note("version", wanted)
+
+
+def _give_back_data(subject: Subject, backup: str, version: str) -> str:
+    """In words, what was done."""
+    done = subject.state("undo", backup, "--version", version)
+    if not done["restored"]:
+        return "The data had not been migrated and stayed as it is."
+    words = f"Taken back from the backup: {', '.join(done['restored'])}."
+    if done["set_aside"]:
+        words += f" What had become of it is kept as {done['set_aside']}."
+    return words
+
+
+def _take_back(trial: Trial, error: Exception) -> Refusal:
+    """Everything as it was; the text of the refusal tells why, and how it stands now."""
+    subject, backup = trial.subject, trial.backup
+    lines = [f"the update to {trial.to_version} was taken back: {error}"]
+    for unit in (DASHBOARD, GATEWAY):
+        if (UNITS / unit).exists():
+            words = last_words(unit, trial.began)
+            print(f"update: the last lines of {unit}:\n" + "\n".join(words))
+            if unit == GATEWAY:
+                lines += ["Its last lines (more above):", *words[-SHOWN_LINES:]]
+    print(f"update: {trial.to_version} failed; switching back")
+    try:
+        stop_services()
+        lines.append(_give_back_data(subject, backup, trial.to_version))
+        before = saved()
+        if before is None:
+            run("systemctl", "disable", "--quiet", GATEWAY, DASHBOARD, check=False)
+            lines.append("There is no older build in this container to go back to; the services are stopped.")
+        else:
+            put_back_files()
+            start_as_enabled()
+            began = time.monotonic()
+            try:
+                ask_health(subject, before["version"])
+                lines.append(f"{before['version']} runs again, {time.monotonic() - began:.1f} s after it was started.")
+            except verify.Fault as fault:
+                lines.append(f"{before['version']} was started again, but does not answer either: {fault}")
+        subject.remove_note("update")
+        shutil.rmtree(SAVED, ignore_errors=True)
+    except (Refusal, OSError, subprocess.SubprocessError) as trouble:
+        # The notes stay: the next run takes it up from here.
+        lines.append(f"Going back was not completed: {trouble}. Run again: it goes on from here.")
+    lines.append(f"The backup from before is {backup}. The next run tries again; or set the old version.")
+    return Refusal("\n".join(lines))

@@ -1,0 +1,163 @@
+"""Another version of the agent in a real container: what it keeps, what it takes back; backups by hand.
+
+Needs root on a machine where the lab can run containers (scripts/lab); it makes a lab of its own and removes it.
+
+The tests tell one story, in this order: each finds the container as the one before has left it. The versions are
+0.18.2 and 0.19.0 of the package index, whose databases differ (schemas 19 and 22 of `hermes_state.py`), and broken ones
+made of 0.19.0.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from provisioning import ApiServer, BaselineInputs, PhaseFailed, PhasePlan, render_baseline
+from provisioning.phases import render_backups
+from tests.e2e.phase_guest import Guest, needs_root
+
+pytestmark = needs_root
+
+HOME = "/home/hermes"
+BACKUPS = f"{HOME}/.hermes-stack/backups"
+THEIRS = "# my words\nagent:\n  max_turns: 7\n"
+
+
+def ask(guest: Guest, path: str) -> Any:
+    """What the agent's API says."""
+    program = """
+import json, re, sys, urllib.request
+key = re.search("^API_SERVER_KEY='(.*)'$", open("/etc/hermes/.env").read(), re.M)[1]
+asked = urllib.request.Request("http://127.0.0.1:8642" + sys.argv[1], headers={"Authorization": "Bearer " + key})
+print(urllib.request.urlopen(asked, timeout=20).read().decode())
+"""
+    return json.loads(guest.shell(f"python3 -c {shlex.quote(program)} {shlex.quote(path)}"))
+
+
+def health(guest: Guest) -> str:
+    """The version that answers."""
+    return str(ask(guest, "/health")["version"])
+
+
+def sessions(guest: Guest) -> set[str]:
+    """Ids of the conversations, as the agent tells them."""
+    return {each["id"] for each in ask(guest, "/api/sessions?limit=100")["data"]}
+
+
+def remembered(guest: Guest, version: str) -> str:
+    status, out, err = guest.verify(version=version, api_server=True, prompt="what do you remember?", expect="")
+    assert status == 0, err
+    return str(json.loads(out)["answer"])
+
+
+def remember(guest: Guest, version: str, what: str) -> None:
+    status, _, err = guest.verify(version=version, api_server=True, prompt=f"remember: {what}", expect="Entry added")
+    assert status == 0, err
+
+
+def schema(guest: Guest, database: str = f"{HOME}/.hermes/state.db") -> int:
+    program = (
+        "import sqlite3, sys\n"
+        "database = sqlite3.connect(f'file:{sys.argv[1]}?mode=ro', uri=True)\n"
+        "print(database.execute('SELECT version FROM schema_version').fetchone()[0])"
+    )
+    return int(guest.shell(f"runuser -u hermes -- python3 -c {shlex.quote(program)} {database}"))
+
+
+def backups(guest: Guest) -> list[dict[str, Any]]:
+    found = guest.run(render_backups("list"))["backups"]
+    assert isinstance(found, list)
+    return found
+
+
+def pids(guest: Guest) -> str:
+    return guest.shell("systemctl show -p MainPID --value hermes-gateway.service hermes-dashboard.service")
+
+
+def switch_to(guest: Guest, directory: str) -> PhasePlan:
+    return guest.configure(agent_directory=directory, api_server=ApiServer(enabled=True))
+
+
+def test_an_update_takes_sessions_and_memories_along(guest: Guest) -> None:
+    guest.run(render_baseline(BaselineInputs()))
+    guest.run(guest.agent(version="0.18.2"))
+    guest.run(switch_to(guest, "/opt/hermes/0.18.2"))
+    remember(guest, "0.18.2", "the cat is called Miez")
+    guest.shell(f"runuser -u hermes -- sh -c 'printf %s \"$1\" >{HOME}/.hermes/config.yaml' sh '{THEIRS}'")
+    before = sessions(guest)
+    assert before
+    assert schema(guest) == 19
+
+    # Built beside: nothing of the old one stops for it.
+    old = pids(guest)
+    assert guest.run(guest.agent())["directory"] == "/opt/hermes/0.19.0"
+    assert pids(guest) == old
+    assert health(guest) == "0.18.2"
+
+    outputs = guest.run(switch_to(guest, "/opt/hermes/0.19.0"))
+    assert health(guest) == "0.19.0"
+    assert outputs["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
+    assert isinstance(outputs["offline_seconds"], float)
+    assert sessions(guest) >= before
+    assert "Miez" in remembered(guest, "0.19.0")
+    assert schema(guest) == 22
+    assert guest.shell(f"cat {HOME}/.hermes/config.yaml") == THEIRS
+
+    # The backup holds what was before, for its owner alone.
+    (made,) = backups(guest)
+    assert made["version"] == "0.18.2"
+    assert schema(guest, f"{BACKUPS}/{made['name']}/data/state.db") == 19
+    assert guest.shell(f"stat -c %U:%a {BACKUPS} {BACKUPS}/{made['name']}").split() == ["hermes:700", "hermes:700"]
+    assert guest.shell("readlink /opt/hermes/current /opt/hermes/previous").split() == [
+        "/opt/hermes/0.19.0",
+        "/opt/hermes/0.18.2",
+    ]
+    assert guest.run(switch_to(guest, "/opt/hermes/0.19.0"))["restarted"] == []
+
+
+def made_of(guest: Guest, name: str, edits: dict[str, tuple[str, str]]) -> str:
+    """A build beside 0.19.0 with other code: per file of site-packages what is replaced by what. Returns its folder."""
+    folder = f"/opt/hermes/{name}"
+    program = """
+import json, os, sys
+folder, name, edits = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+for path, (old, new) in edits.items():
+    path = os.path.join(folder, "venv/lib/python3.11/site-packages", path)
+    text = open(path).read()
+    assert old in text, (path, old)
+    os.unlink(path)  # the other build has it too
+    open(path, "w").write(text.replace(old, new, 1))
+path = os.path.join(folder, "install.json")
+told = json.load(open(path))
+os.unlink(path)
+json.dump({**told, "version": name, "directory": folder, "build_id": name}, open(path, "w"))
+"""
+    version = {"hermes_cli/__init__.py": ('__version__ = "0.19.0"', f'__version__ = "{name}"')}
+    guest.shell(f"rm -rf {folder} && cp -al /opt/hermes/0.19.0 {folder}")
+    arguments = " ".join(map(shlex.quote, (folder, name, json.dumps({**version, **edits}))))
+    guest.shell(f"python3 -c {shlex.quote(program)} {arguments}")
+    return folder
+
+
+def refused(guest: Guest, plan: PhasePlan) -> str:
+    with pytest.raises(PhaseFailed) as failed:
+        guest.run(plan)
+    return str(failed.value)
+
+
+def test_a_version_that_does_not_start_is_gone_back_from(guest: Guest) -> None:
+    before = sessions(guest)
+    dead = made_of(guest, "0.19.7", {"gateway/run.py": ("import asyncio\n", 'raise SystemExit("not today")\n')})
+    told = refused(guest, switch_to(guest, dead))
+    assert "the update to 0.19.7 was taken back" in told
+    assert "not today" in told
+    assert "The data had not been migrated and stayed as it is." in told
+    assert "0.19.0 runs again" in told
+    assert health(guest) == "0.19.0"
+    assert sessions(guest) >= before
+    assert guest.shell("readlink /opt/hermes/current").strip() == "/opt/hermes/0.19.0"
+    # What was declared before holds, and nothing has to be done for it.
+    assert guest.run(switch_to(guest, "/opt/hermes/0.19.0"))["restarted"] == []
