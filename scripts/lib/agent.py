@@ -1,4 +1,4 @@
-"""A stack's agent from the command line: status, logs, prompt, dashboard, and a password's hash."""
+"""A stack's agent from the command line: status, logs, prompt, dashboard, backups, and a password's hash."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from urllib.parse import urlsplit
 from components.dashboard import PASSWORD_LENGTH, is_loopback
 from provisioning.errors import ProvisioningError
 from provisioning.guest.managed import scrypt_hash
+from provisioning.phases import render_backups, run_phase
 from provisioning.ssh import HostKey, SshTarget, connect
 from provisioning.talk import ask
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS_SECONDS = 60
+BACKUP_SECONDS = 1800.0
 STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
 IN_DOCKER = "docker"
 
@@ -98,6 +100,11 @@ def see_dashboard(target: SshTarget, address: str, port: int | None) -> int:
     return hand_over(target, options=tunnel)
 
 
+def backups(target: SshTarget, verb: str, *arguments: str) -> None:
+    """The work is a job in the guest: it goes on when the connection breaks, and is picked up by the same command."""
+    run_phase(target, render_backups(verb, *arguments), on_line=print, timeout_s=BACKUP_SECONDS)
+
+
 def hash_password() -> str:
     """Ask twice without echo, or read one line where there is no terminal; the hash as the dashboard wants it."""
     if sys.stdin.isatty():
@@ -123,6 +130,10 @@ def main() -> int:
     prompt.add_argument("text")
     dashboard = verbs.add_parser("dashboard", help="a tunnel to the dashboard, for as long as it runs")
     dashboard.add_argument("-p", "--port", type=int, help="the tunnel's port on this machine (the dashboard's own)")
+    verbs.add_parser("backup", help="make a backup of the agent's data now; it says where it is")
+    verbs.add_parser("backups", help="the backups that there are, newest first")
+    restore = verbs.add_parser("restore", help="go back to a backup; the present state is backed up before")
+    restore.add_argument("name", help="a name that `backups` shows, or latest")
     verbs.add_parser("hash-password", help="print the hash of a password, for agentDashboardPasswordHash")
     options = parser.parse_args()
     try:
@@ -137,6 +148,10 @@ def main() -> int:
             return hand_over(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
             return see_dashboard(target, outputs["dashboard"], options.port)
+        elif options.verb in {"backup", "backups"}:
+            backups(target, "make" if options.verb == "backup" else "list")
+        elif options.verb == "restore":
+            backups(target, "restore", options.name)
         else:
             print(ask(target, options.text))
     except (AgentError, ProvisioningError) as error:
