@@ -1,0 +1,233 @@
+"""Backups of the agent's data: what is in them, what an undo gives back, what a restore leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.guest import state
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home as the agent leaves it: a database with an open log, texts, a link, what is not worth keeping."""
+    data = tmp_path / ".hermes"
+    for folder in ("memories", "cron", "logs", "skills/one/__pycache__", "hooks"):
+        (data / folder).mkdir(parents=True)
+    (data / "memories" / "MEMORY.md").write_text("the cat is called Miez")
+    (data / "config.yaml").write_text("# my words\n_config_version: 33\n")
+    (data / "auth.json").write_text('{"openai": {"token": "old"}}')
+    (data / ".env").write_text("A=1")
+    (data / ".env").chmod(0o600)
+    (data / "logs" / "agent.log").write_text("noise")
+    (data / "gateway.pid").write_text("1")
+    (data / "skills" / "one" / "__pycache__" / "x.pyc").write_text("noise")
+    (data / "skills" / "link").symlink_to("one")
+    write(data / "state.db", "PRAGMA journal_mode=WAL", "CREATE TABLE schema_version (version)", SESSIONS)
+    write(data / "state.db", "INSERT INTO schema_version VALUES (22)", "INSERT INTO sessions VALUES ('first')")
+    return tmp_path
+
+
+SESSIONS = "CREATE TABLE sessions (id)"
+
+
+def write(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def sessions(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return [row[0] for row in database.execute("SELECT id FROM sessions")]
+
+
+def make(home: Path) -> dict[str, Any]:
+    return state.make(home, home / ".hermes", "0.19.0", "a test")
+
+
+def kept(home: Path, name: str) -> Path:
+    return home / ".hermes-stack" / "backups" / name
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and not path.name.startswith("state.db")
+    }
+
+
+def test_a_backup_holds_what_counts_and_a_database_with_its_log(home: Path) -> None:
+    # A writer that is in the middle of its work: what it has committed lies in the log alone.
+    with contextlib.closing(sqlite3.connect(home / ".hermes" / "state.db")) as writer:
+        writer.execute("INSERT INTO sessions VALUES ('second')")
+        writer.commit()
+        assert (home / ".hermes" / "state.db-wal").stat().st_size > 0
+        writer.execute("INSERT INTO sessions VALUES ('not committed')")
+        made = make(home)
+    data = kept(home, made["name"]) / "data"
+    assert sessions(data / "state.db") == ["first", "second"]
+    assert set(texts(data)) == {"memories/MEMORY.md", "config.yaml", "auth.json", ".env"}
+    assert made["files"]["skills/link"] == {"kind": "link", "to": "one"}
+    assert (data / ".env").stat().st_mode & 0o777 == 0o600
+    assert kept(home, ".").stat().st_mode & 0o777 == 0o700
+    assert made["name"].endswith("Z-0.19.0")
+
+
+def test_what_did_not_change_is_stored_once(home: Path) -> None:
+    first = make(home)
+    (home / ".hermes" / "config.yaml").write_text("changed: true\n")
+    second = make(home)
+    one, other = (kept(home, each["name"]) / "data" for each in (first, second))
+    assert (one / "memories" / "MEMORY.md").stat().st_ino == (other / "memories" / "MEMORY.md").stat().st_ino
+    assert (one / "config.yaml").read_text() == "# my words\n_config_version: 33\n"
+    assert (other / "config.yaml").read_text() == "changed: true\n"
+
+
+def test_freshened_it_holds_the_last_words(home: Path) -> None:
+    name = make(home)["name"]
+    data = home / ".hermes"
+    write(data / "state.db", "INSERT INTO sessions VALUES ('late')")
+    (data / "memories" / "NEW.md").write_text("late")
+    (data / ".env").unlink()
+    state.freshen(home, data, name)
+    copy = kept(home, name) / "data"
+    assert sessions(copy / "state.db") == ["first", "late"]
+    assert set(texts(copy)) == {"memories/MEMORY.md", "memories/NEW.md", "config.yaml", "auth.json"}
+
+
+def test_what_was_only_used_is_not_given_back(home: Path) -> None:
+    name = make(home)["name"]
+    data = home / ".hermes"
+    write(data / "state.db", "INSERT INTO sessions VALUES ('meanwhile')")
+    (data / "memories" / "MEMORY.md").write_text("the dog is called Rex")
+    (data / "auth.json").write_text('{"openai": {"token": "renewed"}}')
+    assert state.undo(home, data, name, "0.20.0") == {"restored": [], "set_aside": None}
+    assert sessions(data / "state.db") == ["first", "meanwhile"]
+    assert (data / "auth.json").read_text() == '{"openai": {"token": "renewed"}}'
+
+
+@pytest.mark.parametrize(
+    "migration",
+    [
+        ("UPDATE schema_version SET version = 23",),
+        ("PRAGMA user_version = 7",),
+        ("ALTER TABLE sessions ADD COLUMN title",),
+        ("ALTER TABLE sessions RENAME TO sessions_23", SESSIONS),
+    ],
+)
+def test_a_migrated_database_is_given_back_and_what_became_of_it_is_kept(
+    home: Path, migration: tuple[str, ...]
+) -> None:
+    name = make(home)["name"]
+    data = home / ".hermes"
+    write(data / "state.db", *migration)
+    (data / "config.yaml").write_text("_config_version: 99\n")
+    write(data / "new.db", "CREATE TABLE things (id)")
+    (data / "memories" / "MEMORY.md").write_text("the dog is called Rex")
+    done = state.undo(home, data, name, "0.20.0")
+    assert sorted(done["restored"]) == ["config.yaml", "new.db", "state.db"]
+    assert sessions(data / "state.db") == ["first"]
+    assert state.schema_of(data / "state.db") == state.manifest_of(kept(home, name))["files"]["state.db"]["schema"]  # type: ignore[index]
+    assert (data / "config.yaml").read_text() == "# my words\n_config_version: 33\n"
+    assert not (data / "new.db").exists()
+    # Content is not a form: what was written meanwhile stays.
+    assert (data / "memories" / "MEMORY.md").read_text() == "the dog is called Rex"
+    aside = kept(home, done["set_aside"]) / "data"
+    assert (aside / "config.yaml").read_text() == "_config_version: 99\n"
+    assert (aside / "new.db").exists()
+    assert state.schema_of(aside / "state.db") != state.schema_of(data / "state.db")
+    # Done twice it does nothing more.
+    assert state.undo(home, data, name, "0.20.0") == {"restored": [], "set_aside": None}
+
+
+def test_a_log_of_the_new_database_is_not_played_into_the_old_one(home: Path) -> None:
+    name = make(home)["name"]
+    data = home / ".hermes"
+    with contextlib.closing(sqlite3.connect(data / "state.db")) as killed:
+        killed.execute("PRAGMA user_version = 99")
+        killed.execute("INSERT INTO sessions VALUES ('of 99')")
+        killed.commit()
+        log = (data / "state.db-wal").read_bytes()
+    (data / "state.db-wal").write_bytes(log)  # as a process that was killed leaves it
+    assert state.undo(home, data, name, "0.99.0")["restored"] == ["state.db"]
+    assert not (data / "state.db-wal").exists()
+    assert sessions(data / "state.db") == ["first"]
+
+
+def test_restored_the_data_are_what_they_were(home: Path) -> None:
+    name = make(home)["name"]
+    data = home / ".hermes"
+    before = texts(data)
+    write(data / "state.db", "DELETE FROM sessions")
+    (data / "memories" / "MEMORY.md").write_text("another")
+    (data / "memories" / "LATER.md").write_text("later")
+    (data / "later" / "on").mkdir(parents=True)
+    (data / "skills" / "link").unlink()
+    (data / "logs" / "agent.log").write_text("noise")
+    state.restore(home, data, name)
+    assert texts(data) == before
+    assert sessions(data / "state.db") == ["first"]
+    assert (data / "skills" / "link").readlink() == Path("one")
+    assert not (data / "later").exists()
+
+
+def test_a_damaged_backup_is_refused_before_anything_is_changed(home: Path) -> None:
+    name = make(home)["name"]
+    (kept(home, name) / "data" / "config.yaml").unlink()
+    (home / ".hermes" / "memories" / "MEMORY.md").write_text("now")
+    with pytest.raises(state.Refusal, match=r"has lost files, config\.yaml the first"):
+        state.restore(home, home / ".hermes", name)
+    assert (home / ".hermes" / "memories" / "MEMORY.md").read_text() == "now"
+
+
+def test_a_volume_without_room_is_refused_with_its_numbers_and_nothing_is_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "RESERVE", 1 << 60)
+    with pytest.raises(state.Refusal, match=r"a backup needs \d+ MB, but .* has \d+ MB free") as refused:
+        make(home)
+    assert "lower agentBackupsKept" in str(refused.value)
+    assert state.all_backups(home) == []
+
+
+def test_a_volume_that_becomes_full_leaves_no_half_backup(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(state, "write_manifest", full)
+    with pytest.raises(state.Refusal, match="became full during the backup"):
+        make(home)
+    assert [path.name for path in kept(home, ".").iterdir()] == [".lock"]
+
+
+def test_what_a_killed_run_left_is_no_backup_and_goes(home: Path) -> None:
+    half = kept(home, ".making-20260101T000000Z-0.19.0")
+    (half / "data").mkdir(parents=True)
+    foreign = kept(home, "20260101T000000Z-mine")
+    foreign.mkdir()
+    made = make(home)
+    assert [each["name"] for each in state.all_backups(home)] == [made["name"]]
+    assert not half.exists()
+    assert foreign.exists()
+
+
+def test_the_newest_are_kept(home: Path) -> None:
+    names = [make(home)["name"] for _ in range(4)]
+    removed = state.prune(home, 2)
+    assert sorted(removed) == sorted(names[:2])
+    assert [each["name"] for each in state.all_backups(home)] == names[:1:-1]
+    assert state.find(home, "latest")[1]["name"] == names[-1]
+    with pytest.raises(state.Refusal, match=f"there is no backup {names[0]}") as refused:
+        state.find(home, names[0])
+    assert names[-1] in str(refused.value)
+
+
+def test_two_at_a_time_are_refused(home: Path) -> None:
+    with state.alone(home), pytest.raises(state.Refusal, match="another backup or restore is at work"):
+        make(home)
