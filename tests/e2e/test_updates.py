@@ -135,11 +135,29 @@ told = json.load(open(path))
 os.unlink(path)
 json.dump({**told, "version": name, "directory": folder, "build_id": name}, open(path, "w"))
 """
-    version = {"hermes_cli/__init__.py": ('__version__ = "0.19.0"', f'__version__ = "{name}"')}
+    version = {
+        "hermes_cli/__init__.py": ('__version__ = "0.19.0"', f'__version__ = "{name}"'),
+        "hermes_agent-0.19.0.dist-info/METADATA": ("Version: 0.19.0", f"Version: {name}"),
+    }
     guest.shell(f"rm -rf {folder} && cp -al /opt/hermes/0.19.0 {folder}")
     arguments = " ".join(map(shlex.quote, (folder, name, json.dumps({**version, **edits}))))
     guest.shell(f"python3 -c {shlex.quote(program)} {arguments}")
     return folder
+
+
+# Starts, brings the database and the configuration into a form that 0.19.0 does not understand, and then can't answer.
+MIGRATES = """import asyncio
+import os, sqlite3
+_home = os.environ["HERMES_HOME"]
+with sqlite3.connect(os.path.join(_home, "state.db")) as _database:
+    if _database.execute("SELECT version FROM schema_version").fetchone()[0] < 99:
+        _database.execute("ALTER TABLE messages RENAME TO messages_of_99")
+        _database.execute("UPDATE schema_version SET version = 99")
+with open(os.path.join(_home, "config.yaml"), "w") as _stream:
+    _stream.write("_config_version: 99\\n")
+"""
+PROMPT = 'async def _handle_chat_completions(self, request: "web.Request") -> "web.Response":\n'
+NO_ANSWER = f'{PROMPT}        return web.json_response({{"error": "no such luck"}}, status=500)\n'
 
 
 def refused(guest: Guest, plan: PhasePlan) -> str:
@@ -161,3 +179,38 @@ def test_a_version_that_does_not_start_is_gone_back_from(guest: Guest) -> None:
     assert guest.shell("readlink /opt/hermes/current").strip() == "/opt/hermes/0.19.0"
     # What was declared before holds, and nothing has to be done for it.
     assert guest.run(switch_to(guest, "/opt/hermes/0.19.0"))["restarted"] == []
+
+
+def test_what_a_failed_version_migrated_is_given_back_and_its_own_is_kept(guest: Guest) -> None:
+    before = sessions(guest)
+    edits = {
+        "gateway/run.py": ("import asyncio\n", MIGRATES),
+        "gateway/platforms/api_server.py": (PROMPT, NO_ANSWER),
+    }
+    told = refused(guest, switch_to(guest, made_of(guest, "0.19.8", edits)))
+    assert "no such luck" in told
+    assert "Taken back from the backup: config.yaml, state.db." in told
+    assert health(guest) == "0.19.0"
+    assert schema(guest) == 22
+    assert sessions(guest) >= before
+    assert "Miez" in remembered(guest, "0.19.0")
+    assert guest.shell(f"cat {HOME}/.hermes/config.yaml") == THEIRS
+    aside = next(each for each in backups(guest) if each["partial"])
+    assert aside["name"] in told
+    assert schema(guest, f"{BACKUPS}/{aside['name']}/data/state.db") == 99
+
+
+def test_back_to_a_backup_by_hand(guest: Guest) -> None:
+    made = guest.run(render_backups("make"))
+    assert str(made["path"]).startswith(f"{BACKUPS}/")
+    remember(guest, "0.19.0", "the dog is called Rex")
+    done = guest.run(render_backups("restore", "latest"))
+    assert done["restored"] == made["name"]
+    now = remembered(guest, "0.19.0")
+    assert "Miez" in now
+    assert "Rex" not in now
+    # The state from before the restore is a backup, too.
+    guest.run(render_backups("restore", str(done["safety"])))
+    assert "Rex" in remembered(guest, "0.19.0")
+    with pytest.raises(PhaseFailed, match=r"there is no backup 2020; nothing was changed"):
+        guest.run(render_backups("restore", "2020"))
