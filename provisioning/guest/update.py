@@ -270,7 +270,7 @@ def _clear_up_after_others(trial: Trial) -> None:
         return
     print(f"update: an earlier one, to {note['to']}, was ended in the middle; taking it back first")
     stop_services()
-    _give_back_data(subject, note["backup"], Path(note["to"]).name)
+    print(f"update: {_give_back_data(subject, note['backup'], Path(note['to']).name)}")
     put_back_files()
     subject.remove_note("update")
     shutil.rmtree(SAVED, ignore_errors=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from provisioning import ApiServer, BaselineInputs, PhaseFailed, PhasePlan, render_baseline
+from provisioning import ApiServer, BaselineInputs, PhaseFailed, PhasePlan, render_baseline, run_phase
 from provisioning.phases import render_backups
 from tests.e2e.phase_guest import Guest, needs_root
 
@@ -198,6 +198,38 @@ def test_what_a_failed_version_migrated_is_given_back_and_its_own_is_kept(guest:
     aside = next(each for each in backups(guest) if each["partial"])
     assert aside["name"] in told
     assert schema(guest, f"{BACKUPS}/{aside['name']}/data/state.db") == 99
+
+
+def test_a_reboot_in_the_middle_is_cleared_up_when_the_version_is_set_back(guest: Guest) -> None:
+    before = sessions(guest)
+
+    def die(line: str) -> None:
+        if line.startswith(("services:", "home:")):
+            raise ConnectionAbortedError(line)
+
+    with pytest.raises(ConnectionAbortedError):
+        run_phase(guest.target(), switch_to(guest, "/opt/hermes/0.19.8"), on_line=die, timeout_s=300)
+    guest.runtime.kill(guest.spec)
+    guest.up()
+    # The state that the engine has still says 0.19.0, so what tells is the agent phase, which runs anew.
+    installed = guest.run(guest.agent())
+    assert installed["directory"] == "/opt/hermes/0.19.0"
+    guest.run(
+        guest.configure(
+            agent_directory=installed["directory"],
+            unfinished_update=installed["unfinished_update"],
+            api_server=ApiServer(enabled=True),
+        )
+    )
+    assert "Miez" in remembered(guest, "0.19.0")
+    assert health(guest) == "0.19.0"
+    assert schema(guest) == 22
+    assert sessions(guest) >= before
+    assert guest.shell(f"cat {HOME}/.hermes/config.yaml") == THEIRS
+    assert guest.shell("readlink /opt/hermes/current").strip() == "/opt/hermes/0.19.0"
+    notes = f"{HOME}/.hermes-stack/update.json /var/lib/hermes-provision/update"
+    assert guest.shell(f"ls -d {notes} 2>/dev/null || true") == ""
+    assert "unfinished_update" not in guest.run(guest.agent())
 
 
 def test_back_to_a_backup_by_hand(guest: Guest) -> None:
