@@ -122,11 +122,17 @@ class _HostMountsProvider(Provider):
         return ReadResult(id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS})
 
     def delete(self, _id: str, props: Props) -> None:
-        """Needs no root. keyctl, which does, goes with the container."""
+        """Needs no root. keyctl, which does, goes with the container; where that goes on running, it is told."""
         recorded = recorded_of(props)
         with self.proxmox() as client:
             prove_still_ours(client, int(props["vmid"]), props.get("claim"))
-            remove_host_mounts(client, _wish(props, recorded), recorded, report=say)
+            goes_on = remove_host_mounts(client, _wish(props, recorded), recorded, report=say)
+        if goes_on and props.get("keyctl"):
+            vmid = int(props["vmid"])
+            say(
+                f"guest {vmid} keeps keyctl until it is made anew, or root on the node takes it away: "
+                f"pct set {vmid} --features nesting=1 && pct reboot {vmid}"
+            )
         for placed in recorded:
             say(f"{placed.source} on node {props['node']} stays as it is, with all that is in it")
 

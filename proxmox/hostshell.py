@@ -233,21 +233,21 @@ def prove_host_mounts(shell: HostShell, wish: HostWish, report: Report = silent)
         report(f"CT {wish.vmid}: {mount.path} is {'readable' if mount.read_only else 'writable'} from inside")
 
 
-def remove_host_mounts(client: Proxmox, wish: HostWish, recorded: Sequence[Placed], report: Report = silent) -> None:
+def remove_host_mounts(client: Proxmox, wish: HostWish, recorded: Sequence[Placed], report: Report = silent) -> bool:
     """Take this stack's host mounts out of the container, by the API alone; the folders stay as they are.
 
     `delete=mpN` is no privilege of root's (facts proxmox 3). A container that runs is restarted, for Proxmox takes a
-    mount point away only while it is stopped (facts proxmox 3.2).
+    mount point away only while it is stopped (facts proxmox 3.2). Whether there is a container that goes on running.
     """
     with client.guard(wish.vmid):
         guest = read_guest(client, wish.vmid)
         if guest is None:
-            return
+            return False
         gone = HostWish(wish.vmid, guest.node, (), recorded=tuple(recorded), reserved=wish.reserved)
         change = change_of(guest, gone)
         slots = change.delete if change is not None else ()
         if not slots:
-            return
+            return guest.running is True
         patiently(client, wish.vmid, lambda: usable(read_guest(client, wish.vmid), wish.vmid), report)
         mounts = guest.mounts()
         steps: list[Step] = [RemoveMount(wish.vmid, guest.node, slot, mounts[slot].volume) for slot in slots]
@@ -255,3 +255,4 @@ def remove_host_mounts(client: Proxmox, wish: HostWish, recorded: Sequence[Place
             shutdown = Shutdown(wish.vmid, guest.node, wish.timeout_s)
             steps = [shutdown, *steps, Start(wish.vmid, guest.node)]
         execute(client, steps, report)
+        return guest.running is not False

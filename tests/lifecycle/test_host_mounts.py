@@ -260,6 +260,16 @@ def test_a_run_that_is_cut_off_between_stop_and_start_goes_on(node: Node) -> Non
     assert node.starts() == ["shutdown", "start"]
     assert site.up("cattle").changed == {}
 
+    # Out of the settings, on a container that goes on: the mounts go with one restart, keyctl is root's to take.
+    site.configure(cattleHostMounts=[], cattleKeyctl=False)
+    run = site.up("cattle")
+    assert node.changes == []
+    assert f"pct set {CATTLE} --features nesting=1 && pct reboot {CATTLE}" in "\n".join(run.messages)
+    assert node.starts() == ["shutdown", "start"]
+    assert set(node.config()) == {"mp0", "features"}
+    assert site.node.running(CATTLE)
+    assert site.up("cattle").changed == {}
+
 
 def test_a_cattle_without_a_pet(site: Site) -> None:
     """The home is on the root file system: said loudly, and not changed under a cattle that is there."""
