@@ -376,8 +376,9 @@ compile_ahead() {
     echo "agent: not all of it could be compiled ahead; the first start does the rest"
 }
 
-# What is neither running, nor wanted, nor what the last update came from.
+# What is neither running, nor wanted, nor what the last update came from; and what a run that was killed has left.
 sweep() {
+  rm -rf "$BUILD" /var/tmp/hermes-build.* "$ROOT"/.*.new
   local path keep unit=/etc/systemd/system/hermes-gateway.service
   keep=$FINAL:$(readlink "$ROOT/current" || true):$(readlink "$ROOT/previous" || true)
   [ ! -f "$unit" ] || keep+=:$(sed -n 's|^Environment=VIRTUAL_ENV=\(.*\)/venv PATH=.*|\1|p' "$unit")

@@ -39,6 +39,7 @@ pytestmark = needs_root
 
 def test_upstreams_installer_ends_like_every_other_source(guest: Guest) -> None:
     guest.run(render_baseline(BaselineInputs()))
+    before = guest.shell("ls -A /home/hermes /usr/local/bin")
     outputs = guest.run(guest.agent("installer"))
     directory = f"/opt/hermes/{guest.agent_git_name}-installer"
     assert outputs["directory"] == directory
@@ -62,8 +63,8 @@ def test_upstreams_installer_ends_like_every_other_source(guest: Guest) -> None:
     assert guest.shell(f"readlink -f {directory}/venv/bin/python").startswith("/usr/bin/python3")
     assert guest.shell(f"find {directory}/ -type l -lname '*/.building/*' | head").strip() == ""
     # Nothing of it went anywhere else: no home, no launcher, no scratch folder.
-    assert guest.shell("ls -A /home/hermes").split() == [".hermes", "lost+found"]
-    assert guest.shell("ls -Ad /var/tmp/hermes-build.* /usr/local/bin/* /root/.hermes 2>/dev/null || true") == ""
+    assert guest.shell("ls -A /home/hermes /usr/local/bin") == before
+    assert guest.shell("ls -Ad /var/tmp/hermes-build.* /root/.hermes /root/.local 2>/dev/null || true") == ""
     guest.run(guest.configure())
     status, _, err = guest.verify()
     assert status == 0, err
@@ -139,7 +140,8 @@ def run_with_fault(
     assert not result.picked_up
     assert guest.started(plan) == started + 1
     # Every line arrived once, in spite of the fault.
-    assert len([line for line in lines if line.startswith(cue)]) == 1
+    heard = [line for line in lines if line.startswith(cue)]
+    assert len(heard) == len(set(heard)) >= 1, lines
 
 
 def test_configure_and_verify_survive_cut_connections_too(guest: Guest, proxy: Proxy) -> None:
@@ -205,9 +207,9 @@ STEPS = (
     "  write_final_paths\n",
     '  rm -rf "$FINAL"\n',
     '  mv -T "$BUILD" "$FINAL"\n',
-    '  ln -sfn "$FINAL" "$ROOT/.current.new"\n',
-    '  mv -T "$ROOT/.current.new" "$ROOT/current"\n',
-    'cp "$FINAL/install.json" "$HP_JOB/result.json"\n',
+    '  ln -sfn "$FINAL" "$ROOT/.wanted.new"\n',
+    '  mv -T "$ROOT/.wanted.new" "$ROOT/wanted"\n',
+    '  cp "$FINAL/install.json" "$HP_JOB/result.json"\n',
 )
 
 
@@ -243,7 +245,7 @@ def test_a_build_that_is_killed_at_any_step_is_done_again(guest: Guest) -> None:
 
         run_phase(guest.target(), other, on_line=hear, timeout_s=300)
     directory = guest.run(plan)["directory"]
-    assert guest.shell("readlink /opt/hermes/current").strip() == directory
+    assert guest.shell("readlink /opt/hermes/wanted").strip() == directory
     guest.run(guest.agent())
     assert guest.shell("ls -A /opt/hermes | grep '^[.]' || true") == ""
     assert guest.shell("ls -d /var/tmp/hermes-build.* 2>/dev/null || true") == ""
@@ -254,7 +256,7 @@ def test_a_full_root_disk_is_told_before_a_build_and_in_the_middle_of_one(guest:
     before = guest.shell("readlink /opt/hermes/current")
     try:
         guest.shell('fallocate -l "$(($(df --block-size=1 --output=avail / | tail -n 1) - 200000000))" /fill')
-        with pytest.raises(PhaseFailed, match=r"too full to build the agent on: 1\d\d MB are free, 600 are needed"):
+        with pytest.raises(PhaseFailed, match=r"too full to build the agent on: \d{1,3} MB are free, 600 are needed"):
             guest.run(plan)
         guest.shell("dd if=/dev/zero of=/fill2 bs=1M 2>/dev/null || true; sync")
         with pytest.raises(PhaseFailed) as full:
