@@ -25,6 +25,7 @@ from lab.services.source import GitDaemon, Source, ensure_source
 from lab.template import ensure_template
 from provisioning import (
     AgentInputs,
+    ApiServer,
     ConfigureInputs,
     Dashboard,
     ModelEndpoint,
@@ -60,6 +61,7 @@ class Guest:
     git_url: str
     source: Source
     running: bool = False
+    api: bool = False
 
     def up(self, *, with_volume: bool = True) -> None:
         log: Callable[[str], None] = lambda _: None  # noqa: E731
@@ -121,16 +123,19 @@ class Guest:
         return render_agent(AgentInputs.model_validate({**usual, **more}))
 
     def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None, **more: object) -> PhasePlan:
+        """With the API, by which a prompt takes a second instead of four; `verify` then uses it, too."""
         endpoint = ModelEndpoint(base_url=self.model.base_url, name=model, api_key=SecretStr(MODEL_KEY))
-        usual = {"model": endpoint, "dashboard": dashboard or Dashboard()}
-        return render_configure(ConfigureInputs.model_validate({**usual, **more}))
+        usual = {"model": endpoint, "dashboard": dashboard or Dashboard(), "api_server": ApiServer(enabled=True)}
+        inputs = ConfigureInputs.model_validate({**usual, **more})
+        self.api = inputs.api_server.enabled
+        return render_configure(inputs)
 
     def run(self, plan: PhasePlan) -> dict[str, object]:
         return run_phase(self.target(), plan, on_line=lambda _: None, timeout_s=300).outputs
 
     def verify(self, **more: object) -> tuple[int, str, str]:
         """Exit status, the result as JSON, and what was said; 1 and no result when something is not as declared."""
-        plan = render_verify(VerifyInputs.model_validate({"version": "0.19.0", **more}))
+        plan = render_verify(VerifyInputs.model_validate({"version": "0.19.0", "api_server": self.api, **more}))
         lines: list[str] = []
         try:
             result = run_phase(self.target(), plan, on_line=lines.append, timeout_s=240)

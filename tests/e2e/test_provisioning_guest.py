@@ -21,6 +21,7 @@ import pytest
 from pydantic import SecretStr
 
 from provisioning import (
+    ApiServer,
     BaselineInputs,
     ConfigureInputs,
     Dashboard,
@@ -314,7 +315,7 @@ def test_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) ->
 
 def test_verify_names_a_model_that_refuses(guest: Guest) -> None:
     wrong = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr("sk-wrong-canary-77"))
-    guest.run(render_configure(ConfigureInputs(model=wrong)))
+    guest.run(render_configure(ConfigureInputs(model=wrong, api_server=ApiServer(enabled=True))))
     status, out, err = guest.verify()
     assert status == 1
     assert out == ""
