@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from lab.engine import Run, pulumi
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT
+from provisioning.ssh import HostKey, SshTarget, connect
 from tests.e2e.test_demo import left_behind
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
@@ -55,6 +57,23 @@ class Stacks:
     def up(self, stack: str) -> Run:
         return self.run("up", stack, "--yes", "--skip-preview")
 
+    def agent(self, *arguments: str) -> str:
+        """What `scripts/agent` says of the cattle."""
+        command = [str(CHECKOUT / "scripts" / "agent"), "--stack", "cattle", *arguments]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    def shell(self, command: str) -> str:
+        """Run a command in the cattle, as root."""
+        outputs = self.outputs("cattle")
+        key = HostKey.parse(outputs["sshHostKey"])
+        target = SshTarget(outputs["address"], key, private_key_file=outputs["sshKeyFile"])
+        with contextlib.closing(connect(target)) as connection:
+            done = connection.run(command, timeout_s=120)
+        assert done.status == 0, done.stderr.decode()
+        return str(done.stdout.decode())
+
     def outputs(self, stack: str) -> dict[str, Any]:
         command = ["pulumi", "stack", "output", "--json", "--stack", stack]
         done = subprocess.run(command, cwd=CHECKOUT, env=self.env, capture_output=True, check=True, timeout=60)
@@ -76,7 +95,7 @@ def stacks(tmp_path: Path) -> Iterator[Stacks]:
 
 @pytest.mark.timeout(900)
 def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks) -> None:
-    stacks.configure(cattleAddress="dhcp", cattleGateway=None, cattleNameserver=None, agentSource="git")
+    stacks.configure(cattleAddress="dhcp", cattleGateway=None, cattleNameserver=None, agentSource="git", agentApi=False)
     stacks.set_secret("cattle", "agentSecretEnvironment.LAB_SECRET", CANARY)
     stacks.up("pet")
     stacks.up("cattle")
@@ -86,6 +105,10 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert outputs["agentVersion"] == stacks.lab.ready().source_version
     assert outputs["agentState"] == "active"
     assert stacks.up("cattle").changed == {}
+    # As a stack is by default: no API, and no port for it.
+    assert outputs["api"] == ""
+    listening = set(stacks.shell("ss -Hltn | awk '{print $4}'").split())
+    assert listening == {"0.0.0.0:22", "[::]:22", "127.0.0.1:9119"}  # SSH and the dashboard
 
     # The preview names the two phases that a model and a document concern, why they run, and what restarts.
     stacks.configure(agentDocuments={"SOUL.md": "You are in a lab."})
@@ -119,4 +142,51 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     kept = [stacks.lab.stack_config_file, *(file for file in stacks.lab.pulumi_state.rglob("*") if file.is_file())]
     assert [file for file in kept if CANARY.encode() in file.read_bytes()] == []
     assert CANARY not in told
+    what_is_on_the_volume_outlives_the_cattle(stacks)
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")
+
+
+STATE = "/home/hermes/.hermes"
+SKILL = r"---\nname: lab\ndescription: a skill of the lab\n---\nBe kind.\n"
+# By name: how it is made, as the agent or its user would.
+WRITTEN = {
+    f"{STATE}/config.yaml": "hermes config set agent.max_turns 9",
+    f"{STATE}/cron/jobs.json": "hermes cron create 'every 12h' 'say hello' --name greet",
+    f"{STATE}/skills/lab/SKILL.md": f"printf '{SKILL}' | runuser -u hermes -- "
+    f"sh -c 'umask 077; mkdir {STATE}/skills/lab; cat >{STATE}/skills/lab/SKILL.md'",
+    f"{STATE}/auth.json": f"runuser -u hermes -- sh -c 'umask 077; echo {{}} >{STATE}/auth.json'",
+    "/home/hermes/workspace/note.txt": "hermes -z 'write file note.txt: hello there'",
+    f"{STATE}/memories/MEMORY.md": "hermes -z 'remember: the cat is called Miez'",
+}
+MADE_ANEW = ("/opt/hermes", "/etc/hermes", "/etc/systemd/system", "/usr/local/lib/hermes-stack")
+
+
+def what_is_on_the_volume_outlives_the_cattle(stacks: Stacks) -> None:
+    """Sessions, memories, skills, cron jobs, credentials, the user's keys and files; and nothing of the rest."""
+
+    def found() -> list[str]:
+        return stacks.shell(f"cd /; for file in {' '.join(WRITTEN)}; do stat -c '%n %U %a' $file; done").splitlines()
+
+    for command in WRITTEN.values():
+        stacks.shell(command)
+    before = found()
+    assert before == [f"{name} hermes 600" for name in WRITTEN]
+    sessions = stacks.shell("hermes sessions list")
+    assert "the cat is called Miez" in sessions
+    stacks.shell(f"for folder in {' '.join(MADE_ANEW)}; do touch $folder/of-the-old-container; done")
+
+    stacks.run("destroy", "cattle", "--yes", "--skip-preview")
+    stacks.up("cattle")
+
+    assert found() == before
+    assert "Miez" in stacks.agent("prompt", "what do you remember?")
+    assert "greet" in stacks.shell("hermes cron list")
+    assert "lab" in stacks.shell("hermes skills list")
+    assert stacks.shell("hermes config get agent.max_turns").strip() == "9"
+    assert stacks.shell("cat /home/hermes/workspace/note.txt") == "hello there\n"
+    assert "the cat is called Miez" in stacks.shell("hermes sessions list --limit 50")
+    left = stacks.shell(f"ls {' '.join(f'{folder}/of-the-old-container' for folder in MADE_ANEW)} 2>/dev/null || true")
+    assert left == ""
+    status = stacks.agent("status")
+    assert "active (running)" in status
+    assert "hermes (10000)" in status
