@@ -511,7 +511,9 @@ def plan_attach(
         raise _missing(wish.volid)
     others = _one_writer(cluster, wish.volid, wish.vmid, wish.owner)
     freeing = _plan_takeover(others, wish) if others else ()
-    elsewhere = [key for key, mount in guest.mounts().items() if mount.volume == wish.volid and key != wish.slot]
+    # A change that waits for the next stop counts: it would be in effect once this plan has stopped the guest.
+    named = [*guest.mounts().items(), *guest.pending_mounts().items()]
+    elsewhere = [key for key, mount in named if mount is not None and mount.volume == wish.volid and key != wish.slot]
     if elsewhere:
         raise SlotTaken(
             f"{wish.volid} is mounted in CT {wish.vmid} already, as {elsewhere[0]}",

@@ -490,6 +490,12 @@ ATTACH_REFUSALS: dict[str, tuple[type[errors.Refusal], Model, AttachWish, str]] 
         ATTACH,
         "as mp3",
     ),
+    "in another slot after the next stop": (
+        errors.SlotTaken,
+        model(pet_with(ON_PET), ct105=Guest({"mp3": f"{OTHER},mp=/data"}, {"mp3": IN_CATTLE}, running=True)),
+        ATTACH,
+        "as mp3",
+    ),
     "path taken": (
         errors.PathTaken,
         model(pet_with(ON_PET), ct105=cattle_with(mp3=f"{OTHER},mp=/home/hermes")),
