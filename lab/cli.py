@@ -29,10 +29,11 @@ def say(line: str) -> None:
     print(f"lab: {line}", file=sys.stderr, flush=True)
 
 
-def up(lab: Lab, *, containers: bool, nodes: int | None = None) -> None:
+def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = False) -> None:
     """Bring the lab up; returns when all of it answers. Repeating it is harmless, also after a crash.
 
-    ``nodes`` is how many it has; None leaves that as it was made.
+    ``nodes`` is how many it has; None leaves that as it was made. ``images``: build the container images if need be;
+    once built, they are served always.
     """
     if containers:
         _need_machine()
@@ -44,6 +45,8 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None) -> None:
                 raise LabError("the lab is up in its other form (with or without containers): scripts/lab down first")
             if nodes is not None and nodes != len(lab.nodes):
                 raise LabError(f"the lab is up with {len(lab.nodes)} node(s): scripts/lab down first")
+            if images and ready.image is None:
+                raise LabError("the lab is up without its container images: scripts/lab down first")
             say(f"is up already: {ready.endpoint}")
             return
         if nodes is not None:
@@ -57,7 +60,8 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None) -> None:
 
             template = ensure_template(TEMPLATE_CACHE, say)
             ensure_source(SOURCE_CACHE, say)
-            ensure_images(IMAGE_CACHE, template, say)
+            if images:
+                ensure_images(IMAGE_CACHE, template, say)
         began = time.time()
         process = _spawn(lab, containers=containers)
         ready = _wait_ready(lab, lambda: process.pid if process.poll() is None else None, since=began)
@@ -249,11 +253,12 @@ def main(arguments: list[str] | None = None) -> int:
     made["up"].add_argument(
         "--nodes", type=int, choices=range(1, 6), metavar="N", help="how many nodes it has (default: as it was made, 1)"
     )
+    made["up"].add_argument("--images", action="store_true", help="build the container images, for agentMode docker")
     chosen = parser.parse_args(arguments)
     lab = Lab(chosen.dir.expanduser().absolute()) if chosen.dir else Lab.default()
     try:
         if chosen.verb == "up":
-            up(lab, containers=not chosen.no_containers, nodes=chosen.nodes)
+            up(lab, containers=not chosen.no_containers, nodes=chosen.nodes, images=chosen.images)
             return 0
         return _run(lab, chosen.verb, containers=not getattr(chosen, "no_containers", False))
     except LabError as error:

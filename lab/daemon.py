@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from lab.certificates import ensure_certificates
 from lab.config import LabConfig, storages_for
-from lab.image import AGENT_REPOSITORY, BASE_REPOSITORY, BASE_TAG, NEXT_TAG, ensure_images
+from lab.image import AGENT_REPOSITORY, BASE_REPOSITORY, BASE_TAG, NEXT_TAG, cached_images
 from lab.instance import CACHE, Lab, Ready
 from lab.lxc import LxcRuntime
 from lab.network import MODEL_PORT, REGISTRY_PORT, Network
@@ -66,31 +66,40 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     model = _model(lab, str(plan.gateway), MODEL_PORT, stack)
     git = GitDaemon(lab.place, str(plan.gateway), source.repository.parent)
     git.start()
-    # A CA of its own: the API's is made anew whenever the API's names change.
-    trust = ensure_certificates(lab.state_dir / "registry" / "ca", [str(plan.gateway)])
-    registry = Registry(str(plan.gateway), REGISTRY_PORT, ensure_images(IMAGE_CACHE, template, say), trust.server_file)
-    registry.start()
-    stack.callback(registry.stop)
-    say(f"the registry answers at {registry.address}")
     server, config, shells = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
     volid = offer_template(config, template)
     ready = _common(server, shells, model, volid, containers=True)
-    lab.say_ready(
-        replace(
-            ready,
-            bridge=lab.place.bridge,
-            gateway=str(plan.gateway),
-            subnet=str(plan.subnet),
-            source_url=git.url(source),
-            source_version=source.version,
-            source_tag=source.tag,
-            source_commit=source.commit,
-            registry=registry.address,
-            registry_ca_file=str(trust.ca_file),
-            image=registry.reference(AGENT_REPOSITORY, TAG),
-            image_next=registry.reference(AGENT_REPOSITORY, NEXT_TAG),
-            image_base=registry.reference(BASE_REPOSITORY, BASE_TAG),
-        )
+    ready = replace(
+        ready,
+        bridge=lab.place.bridge,
+        gateway=str(plan.gateway),
+        subnet=str(plan.subnet),
+        source_url=git.url(source),
+        source_version=source.version,
+        source_tag=source.tag,
+        source_commit=source.commit,
+    )
+    lab.say_ready(_serve_images(lab, ready, str(plan.gateway), stack))
+
+
+def _serve_images(lab: Lab, ready: Ready, address: str, stack: contextlib.ExitStack) -> Ready:
+    """Start the registry and tell of it; unchanged where `lab up --images` never built anything to serve."""
+    images = cached_images(IMAGE_CACHE)
+    if images is None:
+        return ready
+    # A CA of its own: the API's is made anew whenever the API's names change.
+    trust = ensure_certificates(lab.state_dir / "registry" / "ca", [address])
+    registry = Registry(address, REGISTRY_PORT, images, trust.server_file)
+    registry.start()
+    stack.callback(registry.stop)
+    say(f"the registry answers at {registry.address}")
+    return replace(
+        ready,
+        registry=registry.address,
+        registry_ca_file=str(trust.ca_file),
+        image=registry.reference(AGENT_REPOSITORY, TAG),
+        image_next=registry.reference(AGENT_REPOSITORY, NEXT_TAG),
+        image_base=registry.reference(BASE_REPOSITORY, BASE_TAG),
     )
 
 

@@ -101,13 +101,22 @@ def ensure_images(cache: Path, template: Template, log: Log, recipe: ImageRecipe
     One build at a time per cache; a second caller waits for it and uses its result.
     """
     recipe = recipe or ImageRecipe(recipe_of_host())
-    folder = cache / recipe.digest()
-    if not (folder / "index.json").exists():
+    found = cached_images(cache, recipe)
+    if found is None:
         cache.mkdir(parents=True, exist_ok=True)
         with exclusive(cache / ".lock", "images", log):
-            if not (folder / "index.json").exists():
+            found = cached_images(cache, recipe)
+            if found is None:
+                folder = cache / recipe.digest()
                 _build_into(folder, template, recipe, log)
-    return Images(folder, tags(folder))
+                found = Images(folder, tags(folder))
+    return found
+
+
+def cached_images(cache: Path, recipe: ImageRecipe | None = None) -> Images | None:
+    """The images of ``recipe`` (default: this host's) if they were built before."""
+    folder = cache / (recipe or ImageRecipe(recipe_of_host())).digest()
+    return Images(folder, tags(folder)) if (folder / "index.json").exists() else None
 
 
 def _build_into(folder: Path, template: Template, recipe: ImageRecipe, log: Log) -> None:

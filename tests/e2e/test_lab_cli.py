@@ -29,7 +29,7 @@ NOBODY = 65534
 def run(lab: Lab, *verb: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "lab.cli", *verb],
-        capture_output=True, text=True, timeout=240, check=False, cwd="/",
+        capture_output=True, text=True, timeout=900, check=False, cwd="/",
         env={**os.environ, "HERMES_LAB_DIR": str(lab.state_dir), "PYTHONPATH": str(CHECKOUT), **environment},
     )  # fmt: skip
     assert not check or done.returncode == 0, done.stdout + done.stderr
