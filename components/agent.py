@@ -16,6 +16,7 @@ from components.docker import DockerSettings, docker_inputs, docker_warnings, in
 from components.phase import Phase, PhaseName
 from components.service import warnings_of as service_warnings
 from components.settings import DOCKER, AgentSettings, CattleSettings, certificates_of
+from provisioning.guest.backend import ENGINE
 from provisioning.models import (
     AgentInputs,
     ApiServer,
@@ -31,7 +32,7 @@ from provisioning.phases import READ_FROM_HOME, overridden, pinned_config, probe
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
 STATE_OF_SERVICE = "systemctl is-active hermes-gateway.service"
-STATE_OF_CONTAINER = "docker container inspect --format '{{.State.Status}}' hermes"
+STATE_OF_CONTAINER = f"{ENGINE} container inspect --format '{{{{.State.Status}}}}' hermes"
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 
 

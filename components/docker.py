@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict
@@ -13,6 +13,7 @@ from components.rules import SettingsModel, keys_with, list_from_json, matches, 
 from components.service import is_loopback
 from provisioning.models import (
     ConfigureInputs,
+    ContainerBackend,
     ContainerInputs,
     DockerInputs,
     Volume,
@@ -37,15 +38,6 @@ def _image(value: str) -> str:
             "must be REPOSITORY:TAG@sha256:DIGEST, as a tag alone can be moved",
             f"docker buildx imagetools inspect {tag} prints the digest",
         ) from error
-
-
-def _backend(value: object) -> object:
-    if value == "podman":
-        raise refuse(
-            "podman is not supported: the phases are written for Docker's engine, and were proved with it only",
-            "leave agentBackend at docker",
-        )
-    return value
 
 
 def _volumes(value: list[str]) -> list[str]:
@@ -81,7 +73,7 @@ class DockerSettings(SettingsModel):
 
     model_config = ConfigDict(alias_generator=keys_with("agent"))
 
-    backend: Annotated[Literal["docker"], BeforeValidator(_backend)]
+    backend: ContainerBackend
     image: Annotated[str, AfterValidator(_image)]
     extra_volumes: Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_volumes)]
     extra_options: Annotated[dict[str, Any], BeforeValidator(object_from_json), AfterValidator(_options)]
@@ -189,6 +181,7 @@ def docker_warnings(agent: AgentSettings) -> list[str]:
 def docker_inputs(agent: AgentSettings, docker: DockerSettings, authorities: str) -> DockerInputs:
     """``authorities``: the certificates of agentCaFile, by which the image's registry is trusted as well."""
     return DockerInputs(
+        backend=docker.backend,
         image=docker.image,
         version=agent.version,
         insecure_registries=tuple(docker.insecure_registries),
@@ -204,6 +197,7 @@ def in_docker(
     lent = map(_volume, host_mounts)
     taken = {volume.target for volume in own}
     container = ContainerInputs(
+        backend=docker.backend,
         image=docker.image,
         volumes=(*own, *(volume for volume in lent if volume.target not in taken)),
         options=docker.extra_options,

@@ -22,6 +22,8 @@ DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker i
 LOOPBACK = "127.0.0.1"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 MANAGED_FILES = ("config.yaml", ".env")
+RESTART_POLICY = {"docker": "unless-stopped", "podman": "always"}
+"""Podman's podman-restart.service brings back `always` alone after a reboot."""
 STOP_SECONDS = 90
 """More than a gateway may take to drain (facts hermes 3, issue 31981)."""
 
@@ -65,7 +67,7 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
         "container_name": PROJECT,
         "hostname": PROJECT,
         "command": ["gateway", "run"],
-        "restart": "unless-stopped",
+        "restart": RESTART_POLICY[container.backend],
         "stop_grace_period": f"{STOP_SECONDS}s",
         # The engine's own bridge: its MTU is the engine's, which follows that of the guest's network card.
         "network_mode": "bridge",
@@ -117,6 +119,7 @@ def container_parameters(
     names = {inputs.api_server.port: "API server", inputs.dashboard.port: "dashboard"}
     return {
         "identity": identity(definition),
+        "backend": container.backend,
         "reach": reach(container.published_ip),
         "ports": [
             (port["host_ip"], port["target"], names[port["target"]])
@@ -128,7 +131,8 @@ def container_parameters(
 
 
 def _probe(port: int) -> str:
-    return f"import urllib.request as u; u.urlopen('http://127.0.0.1:{port}/health', timeout=5)"
+    # Without a blank: the API of Podman 4.3 joins the words of the check, and parts them again at each blank.
+    return f"__import__('urllib.request').request.urlopen('http://127.0.0.1:{port}/health',timeout=5)"
 
 
 def _port(address: str, port: int) -> dict[str, Any]:

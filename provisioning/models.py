@@ -198,9 +198,14 @@ class AgentInputs(_Inputs):
         return self.version or (PYPI_VERSION if self.source == "pypi" else None)
 
 
+ContainerBackend = Literal["docker", "podman"]
+"""The engine: Docker, or Podman with the same compose project."""
+
+
 class DockerInputs(_Inputs):
     """The agent phase of Docker mode: the engine, its compose plugin, a first container as proof, the agent's image."""
 
+    backend: ContainerBackend = "docker"
     image: str
     """REPOSITORY:TAG@sha256:DIGEST. The digest decides; the tag is for people."""
     version: str | None = Field(default=None, pattern=r"^[0-9][0-9A-Za-z.+]*$")
@@ -258,6 +263,7 @@ class Volume(_Inputs):
 class ContainerInputs(_Inputs):
     """The container of Docker mode. A change of anything here, and of nothing else, makes another container."""
 
+    backend: ContainerBackend = "docker"
     image: str
     volumes: tuple[Volume, ...] = ()
     options: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import Refusal, bundled_skills
 
 FACTS = Path("/usr/local/lib/hermes-stack/agent.json")
@@ -24,7 +25,6 @@ MANAGED = Path("/etc/hermes")
 CURRENT = Path("/opt/hermes/current")
 COMMAND = "/usr/local/bin/hermes"
 SUDO = "/usr/bin/sudo"
-DOCKER = "/usr/bin/docker"
 CONTAINER = "hermes"
 PYCACHE = "/var/cache/hermes/pycache"
 
@@ -145,7 +145,7 @@ def become(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dict
         # The image's own command becomes the agent's account by itself (facts hermes 2, "Docker image").
         refuse_declared(arguments, facts.stack, pinned_keys)
         terminal = ["--interactive", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
-        command = [DOCKER, "exec", *terminal, CONTAINER, "hermes", *arguments]
+        command = [ENGINE, "exec", *terminal, CONTAINER, "hermes", *arguments]
         return command[0], command, kept
     if facts.container:
         raise Refusal("the agent is in a container, and only root reaches it: log in as root")

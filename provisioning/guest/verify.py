@@ -24,6 +24,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from provisioning.guest.backend import ENGINE, health_of
 from provisioning.guest.cli import COMMAND, CURRENT, FACTS
 from provisioning.guest.common import bracket
 
@@ -90,7 +91,7 @@ def container() -> dict[str, Any] | None:
     """The agent's container as the engine knows it; None where there is none."""
     try:
         done = subprocess.run(
-            ["docker", "container", "inspect", CONTAINER], capture_output=True, text=True, check=False, timeout=20
+            [ENGINE, "container", "inspect", CONTAINER], capture_output=True, text=True, check=False, timeout=20
         )
         found = json.loads(done.stdout or "[]")
     except (FileNotFoundError, ValueError):
@@ -106,12 +107,12 @@ def check_container() -> str:
     state = found["State"]
     if found.get("RestartCount"):
         raise Fault(
-            f"the container {CONTAINER} was restarted by Docker {found['RestartCount']} times "
+            f"the container {CONTAINER} was restarted by its engine {found['RestartCount']} times "
             f"(last exit status {state.get('ExitCode')})"
         )
     if not state.get("Running"):
         raise Fault(f"the container {CONTAINER} is {state.get('Status')} (exit status {state.get('ExitCode')})")
-    health = state.get("Health") or {}
+    health = health_of(found)
     if health.get("Status") == "unhealthy":
         last = (health.get("Log") or [{}])[-1].get("Output", "").strip()[-300:]
         raise Fault(f"the container {CONTAINER} is unhealthy: {last}")
@@ -391,7 +392,7 @@ def check_owners(home: str, uid: int) -> None:
 def journal(unit: str, hidden: str) -> str:
     command = ["journalctl", "--unit", unit, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat"]
     if unit == CONTAINER:
-        command = ["docker", "logs", "--tail", str(JOURNAL_LINES), CONTAINER]
+        command = [ENGINE, "logs", "--tail", str(JOURNAL_LINES), CONTAINER]
     try:
         lines = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=20

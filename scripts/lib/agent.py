@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from components.dashboard import PASSWORD_LENGTH, is_loopback
 from provisioning.errors import ProvisioningError
+from provisioning.guest.backend import ENGINE
 from provisioning.guest.managed import scrypt_hash
 from provisioning.phases import render_backups, run_phase
 from provisioning.ssh import HostKey, SshTarget, connect
@@ -70,7 +71,7 @@ def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
     """What shows the agent's log in the guest: the container's, or the journal of both units."""
     command = ["journalctl", "--no-pager", "-u", "hermes-gateway", "-u", "hermes-dashboard", "-n", str(lines)]
     if in_docker:
-        command = ["docker", "logs", "--tail", str(lines)]
+        command = [ENGINE, "logs", "--tail", str(lines)]
     return [*command, *(["-f"] if follow else []), *(["hermes"] if in_docker else [])]
 
 

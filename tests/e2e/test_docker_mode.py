@@ -7,97 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from lab.certificates import ensure_certificates
-from lab.image import AGENT_REPOSITORY, NEXT_TAG, ensure_images
-from lab.services.registry import Registry
-from lab.services.source import TAG
-from lab.template import ensure_template
-from provisioning import (
-    BaselineInputs,
-    ConfigureInputs,
-    Dashboard,
-    ModelEndpoint,
-    PhaseFailed,
-    PhasePlan,
-    render_baseline,
-    render_configure,
-)
-from provisioning.models import ContainerInputs, DockerInputs
-from provisioning.phases import render_docker
+from lab.image import NEXT_TAG
+from provisioning import BaselineInputs, PhaseFailed, render_baseline
 from provisioning.talk import ask
-from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
+from tests.e2e.docked import BARE, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
+from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 
 pytestmark = needs_root
-
-PORT = 5000
-PASSWORD = "canary horse battery staple"
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - of a container in a lab
-
-
-@dataclass
-class Docked:
-    """The guest, and the registry that its images come from."""
-
-    guest: Guest
-    registry: Registry
-    ca: str
-
-    def image(self, tag: str = TAG) -> str:
-        return self.registry.reference(AGENT_REPOSITORY, tag)
-
-    def agent(self, tag: str = TAG, **more: Any) -> PhasePlan:
-        return render_docker(
-            DockerInputs.model_validate({"image": self.image(tag), "version": "0.19.0", "registry_ca": self.ca, **more})
-        )
-
-    def configure(self, tag: str = TAG, container: dict[str, Any] | None = None, **more: Any) -> PhasePlan:
-        usual: dict[str, Any] = {
-            "model": ModelEndpoint(base_url=self.guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY)),
-            "dashboard": Dashboard(host=EVERYWHERE, password=SecretStr(PASSWORD)),
-            "container": ContainerInputs.model_validate({"image": self.image(tag), **(container or {})}),
-        }
-        return render_configure(ConfigureInputs.model_validate({**usual, **more}))
-
-    def run(self, plan: PhasePlan) -> dict[str, Any]:
-        return dict(self.guest.run(plan))
-
-    def verify(self, **more: Any) -> tuple[int, str, str]:
-        """As Guest.verify; a failure also says what the engine has done to the container meanwhile."""
-        status, out, err = self.guest.verify(**{"container": True, "auth_required": True, **more})
-        if status:
-            err += self.guest.shell(
-                "docker ps --all; docker logs --timestamps --tail 60 hermes 2>&1 | grep -v check_fn | cut -c1-200; "
-                "journalctl --unit docker --lines 25 --no-pager --output short-precise | cut -c1-200"
-            )
-        return status, out, err
-
-    def inspect(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.guest.shell("docker inspect hermes"))[0]
-        return found
-
-    def mark(self) -> str:
-        """What was written into the container's writable layer, or nothing."""
-        return self.guest.shell("docker exec hermes cat /opt/mark 2>/dev/null || true").strip()
 
 
 @pytest.fixture(scope="module")
 def docked(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docked]:
-    cache = CHECKOUT / ".cache"
-    template = ensure_template(cache / "lab-template", lambda _: None)
-    images = ensure_images(cache / "lab-images", template, lambda _: None)
-    gateway = str(guest.plan.gateway)
-    trust = ensure_certificates(tmp_path_factory.mktemp("registry") / "ca", [gateway])
-    registry = Registry(gateway, PORT, images, trust.server_file)
-    registry.start()
-    yield Docked(guest, registry, Path(trust.ca_file).read_text())
-    registry.stop()
+    with a_docked(guest, tmp_path_factory.mktemp("registry") / "ca", "docker") as made:
+        yield made
 
 
 def test_the_engine_is_installed_and_proved_and_the_image_comes_by_its_digest(docked: Docked) -> None:
@@ -195,27 +120,6 @@ def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked:
     with pytest.raises(PhaseFailed, match="no such folder in the guest"):
         docked.run(docked.configure(NEXT_TAG, {"volumes": [{"source": "/fast", "target": "/fast"}]}))
     assert docked.inspect()["State"]["StartedAt"] == before
-
-
-def gateways(guest: Guest) -> int:
-    """How many gateways there are in the guest, in containers or not."""
-    return int(guest.shell("pgrep -fc 'python.*[g]ateway run' || true"))
-
-
-BARE = "runuser -u hermes -- env HERMES_HOME=/home/hermes/.hermes /opt/hermes/current/venv/bin/hermes"
-INSIDE = "docker exec hermes hermes"
-
-
-def sessions(guest: Guest, hermes: str) -> set[str]:
-    """The sessions as the agent itself tells them."""
-    text = guest.shell(f"cd /tmp && {hermes} sessions export - | python3 -c '{SESSION_IDS}'")
-    return set(text.split())
-
-
-SESSION_IDS = """
-import json, sys
-print(*[json.loads(line)["id"] for line in sys.stdin if line.startswith("{")], sep="\\n")
-"""
 
 
 def test_both_modes_share_one_home(docked: Docked) -> None:

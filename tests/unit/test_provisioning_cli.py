@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from provisioning.guest import cli, install
+from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import Refusal
 
 PINNED = ({"model.default", "model.base_url", "security.tirith_enabled", "_config_version"}, {"API_SERVER_KEY"})
@@ -168,7 +169,7 @@ def test_in_docker_mode_root_goes_into_the_container_and_nobody_else(monkeypatch
     monkeypatch.setattr(cli, "pinned_keys", lambda: PINNED)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     _, command, _ = cli.become(facts(container=True), ["sessions", "list"])
-    assert command == ["/usr/bin/docker", "exec", "--interactive", "hermes", "hermes", "sessions", "list"]
+    assert command == [ENGINE, "exec", "--interactive", "hermes", "hermes", "sessions", "list"]
     with pytest.raises(Refusal, match="belongs to the stack cattle-b"):
         cli.become(facts(container=True), ["update"])
     monkeypatch.setattr(os, "geteuid", lambda: 10000)

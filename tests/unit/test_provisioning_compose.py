@@ -73,6 +73,19 @@ def test_the_service_is_as_the_contract_of_the_image_wants_it() -> None:
     assert found["stop_grace_period"] == "90s"
 
 
+def test_the_health_check_is_words_without_blanks() -> None:
+    """Podman 4.3's API for compose joins the words of the check and splits them at each blank."""
+    words = composed({"backend": "podman"})["services"]["hermes"]["healthcheck"]["test"]
+    assert words[:3] == ["CMD", "python3", "-c"]
+    assert " ".join(words).split() == words
+    compile(words[-1], "the check", "eval")
+
+
+def test_podman_brings_it_back_after_a_reboot() -> None:
+    """podman-restart.service of Podman 4.3 starts what has the policy `always`, and nothing else."""
+    assert composed({"backend": "podman"})["services"]["hermes"]["restart"] == "always"
+
+
 def test_the_home_is_the_one_of_bare_metal_and_the_managed_scope_is_read_only() -> None:
     found = mounts(composed()["services"]["hermes"])
     assert found["/opt/data"] == ("/home/hermes/.hermes", False)
@@ -165,6 +178,7 @@ def test_more_volumes_and_options_reach_the_service() -> None:
 
 Change = tuple[dict[str, Any], dict[str, Any]]
 RECREATES: dict[str, Change] = {
+    "backend": ({"backend": "podman"}, {}),
     "image": ({"image": IMAGE.replace("@sha256:0", "@sha256:f")}, {}),
     "volume": ({"volumes": [Volume.parse("/data:/data")]}, {}),
     "read-only": ({"volumes": [Volume.parse("/data:/data:ro")]}, {}),
@@ -304,6 +318,7 @@ def test_an_option_that_would_break_something_is_refused(options: dict[str, Any]
 CHANGES: list[Callable[[DockerInputs], DockerInputs]] = [
     lambda made: made.model_copy(update={"image": IMAGE.replace("@sha256:0", "@sha256:f")}),
     lambda made: made.model_copy(update={"version": "0.19.0"}),
+    lambda made: made.model_copy(update={"backend": "podman"}),
     lambda made: made.model_copy(update={"insecure_registries": ("192.0.2.1:5000",)}),
 ]
 

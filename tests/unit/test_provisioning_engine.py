@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import tarfile
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provisioning.guest.backend import BACKENDS, DOCKER, PODMAN, Backend, health_of
 from provisioning.guest.compose import decide
 from provisioning.guest.engine import (
     daemon_settings,
     digest_reference,
     explain,
+    insecure_registries,
     key_fingerprints,
     member_of,
     os_release,
+    packages_of,
+    podman_files,
     pull_remedy,
     registry_of,
     uplink_mtu,
@@ -92,9 +100,10 @@ def test_a_pull_that_fails_says_what_to_do(words: str, remedy: str) -> None:
 @pytest.mark.parametrize(
     ("image", "reference"),
     [
-        ("nousresearch/hermes-agent:v1@sha256:aa", "nousresearch/hermes-agent@sha256:aa"),
+        ("nousresearch/hermes-agent:v1@sha256:aa", "docker.io/nousresearch/hermes-agent@sha256:aa"),
         ("192.0.2.1:5000/a/b:v1@sha256:aa", "192.0.2.1:5000/a/b@sha256:aa"),
-        ("hermes:v1@sha256:aa", "hermes@sha256:aa"),
+        ("docker.io/a/b:v1@sha256:aa", "docker.io/a/b@sha256:aa"),
+        ("hermes:v1@sha256:aa", "docker.io/library/hermes@sha256:aa"),
     ],
 )
 def test_the_engine_knows_an_image_by_its_digest(image: str, reference: str) -> None:
@@ -169,3 +178,71 @@ def a_container(identity: str, *, running: bool = True, labels: bool = True) -> 
 )
 def test_only_another_identity_makes_another_container(present: Any, started: str | None, what: str) -> None:
     assert decide(present, identity="i1", started=started, reads="r1") == what
+
+
+# -- the two engines --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "arguments", "called"),
+    [
+        (DOCKER, ["ps", "--all"], "docker ps --all"),
+        (DOCKER, ["compose", "--file", "a b", "up"], "docker compose --file a b up"),
+        (PODMAN, ["exec", "hermes", "echo", "$HOME"], "podman exec hermes echo $HOME in /run/hermes-podman"),
+    ],
+)
+def test_the_engine_in_use_is_called_by_one_name(
+    backend: Backend, arguments: list[str], called: str, tmp_path: Path
+) -> None:
+    for name in ("docker", "podman"):
+        stand_in = tmp_path / name
+        stand_in.write_text(f'#!/bin/sh\necho "{name} $*${{XDG_RUNTIME_DIR:+ in $XDG_RUNTIME_DIR}}"\n')
+        stand_in.chmod(0o755)
+    engine = tmp_path / "engine"
+    engine.write_text(backend.script)
+    engine.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([engine, *arguments], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == called
+
+
+def test_podmans_compose_speaks_to_its_socket() -> None:
+    assert "DOCKER_HOST=unix:///run/podman/podman.sock" in PODMAN.compose
+    assert list(BACKENDS) == ["docker", "podman"]
+
+
+def test_both_of_podmans_units_have_the_runtime_folder_that_the_calls_have() -> None:
+    """Another one, and the networks of what the unit has started are not found."""
+    files = {str(path): text for path, text in podman_files().items()}
+    [folder] = [word.partition("=")[2] for word in PODMAN.command if word.startswith("XDG_RUNTIME_DIR=")]
+    for unit in ("podman", "podman-restart"):
+        drop_in = files[f"/etc/systemd/system/{unit}.service.d/hermes.conf"]
+        assert f"Environment=XDG_RUNTIME_DIR={folder}" in drop_in.splitlines()
+    assert files["/etc/tmpfiles.d/hermes-podman.conf"].split()[:2] == ["d", folder]
+
+
+def test_registries_without_tls_are_written_as_podman_reads_them() -> None:
+    """containers-registries.conf(5), version 2: [[registry]] tables with location and insecure."""
+    found = tomllib.loads(insecure_registries(["192.0.2.1:5000", "images.lan"]))
+    assert found["registry"] == [
+        {"location": "192.0.2.1:5000", "insecure": True},
+        {"location": "images.lan", "insecure": True},
+    ]
+    assert tomllib.loads(insecure_registries([])) == {}
+
+
+@pytest.mark.parametrize(("release", "network"), [("12", "containernetworking-plugins"), ("13", "netavark")])
+def test_podmans_networks_come_from_what_its_version_wants(release: str, network: str) -> None:
+    """Podman 4.3 of Debian 12 works with CNI; from 5 on (Debian 13: 5.4) netavark is the only one."""
+    packages = packages_of(PODMAN, {"ID": "debian", "VERSION_ID": release})
+    assert network in packages
+    assert "podman" in packages
+
+
+@pytest.mark.parametrize("name", ["Health", "Healthcheck"])
+def test_the_health_is_read_by_either_name(name: str) -> None:
+    assert health_of({"State": {name: {"Status": "healthy"}}}) == {"Status": "healthy"}
+
+
+def test_a_container_without_a_health_check_has_no_health() -> None:
+    assert health_of({"State": {"Running": True}}) == {}

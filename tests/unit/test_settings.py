@@ -274,8 +274,7 @@ def test_docker_mode_reads_its_own_settings_and_the_other_mode_does_not() -> Non
     [
         ("agentImage", "", "REPOSITORY:TAG@sha256:DIGEST"),
         ("agentImage", "nousresearch/hermes-agent:latest", "a tag alone can be moved"),
-        ("agentBackend", "podman", "podman is not supported"),
-        ("agentBackend", "rkt", "must be 'docker'"),
+        ("agentBackend", "rkt", "must be 'docker' or 'podman'"),
         ("agentExtraVolumes", ["/data"], "HOST:CONTAINER"),
         ("agentExtraVolumes", ["/a:/x", "/b:/x"], "two volumes"),
         ("agentExtraOptions", {"user": "0"}, "start as root"),

@@ -1,0 +1,87 @@
+"""The two engines of Docker mode, and the one place that says how they and compose are called.
+
+Both are run by root in an unprivileged guest and carry out the same compose project.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioning.guest.common import install_file
+
+ENGINE = "/usr/local/lib/hermes-stack/engine"
+"""Calls the engine that is in use, or compose, with what follows: for who does not know which one that is."""
+PLUGIN = Path("/usr/local/lib/docker/cli-plugins/docker-compose")
+PODMAN_SOCKET = "unix:///run/podman/podman.sock"
+# Root's Podman in a user namespace keeps its network namespaces in XDG_RUNTIME_DIR. That of an SSH session goes with
+# the session, and the containers' networks with it: so each call names one that stays.
+PODMAN_RUNTIME = "/run/hermes-podman"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One engine. `name`: as agentBackend has it. `units`: what brings it, and containers after a reboot, up."""
+
+    name: str
+    title: str
+    program: str
+    command: tuple[str, ...]
+    compose: tuple[str, ...]
+    units: tuple[str, ...]
+    daemon: tuple[str, ...]
+    """Units without which the command has no answer."""
+    certificates: Path
+    version_template: str
+    driver_template: str
+
+    @property
+    def script(self) -> str:
+        """The program at ENGINE."""
+        return (
+            "#!/bin/sh\n# Written by the stack; changes by hand are overwritten.\n"
+            f'if [ "${{1-}}" = compose ]; then shift; exec {shlex.join(self.compose)} "$@"; fi\n'
+            f'exec {shlex.join(self.command)} "$@"\n'
+        )
+
+
+DOCKER = Backend(
+    "docker",
+    "Docker",
+    program="docker",
+    command=("docker",),
+    compose=("docker", "compose"),
+    units=("docker.socket", "docker.service"),
+    daemon=("docker.service",),
+    certificates=Path("/etc/docker/certs.d"),
+    version_template="{{.Server.Version}}",
+    driver_template="{{.Driver}}",
+)
+PODMAN = Backend(
+    "podman",
+    "Podman",
+    program="podman",
+    command=("env", f"XDG_RUNTIME_DIR={PODMAN_RUNTIME}", "podman"),
+    compose=("env", f"DOCKER_HOST={PODMAN_SOCKET}", str(PLUGIN)),
+    units=("podman.socket", "podman-restart.service"),
+    daemon=(),
+    certificates=Path("/etc/containers/certs.d"),
+    version_template="{{.Client.Version}}",
+    driver_template="{{.Store.GraphDriverName}}",
+)
+BACKENDS = {backend.name: backend for backend in (DOCKER, PODMAN)}
+
+
+def choose(backend: Backend) -> None:
+    """Have ENGINE call this one."""
+    Path(ENGINE).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(Path(ENGINE), backend.script, mode=0o755, gid=0)
+
+
+def health_of(container: dict[str, Any]) -> dict[str, Any]:
+    """The result of the health check, as `inspect` of either engine shows it (Podman before 4: Healthcheck)."""
+    state = container.get("State") or {}
+    found: dict[str, Any] = state.get("Health") or state.get("Healthcheck") or {}
+    return found

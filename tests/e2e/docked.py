@@ -1,0 +1,122 @@
+"""A guest whose agent is in a container: what the tests of both engines share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from lab.certificates import ensure_certificates
+from lab.image import AGENT_REPOSITORY, ensure_images
+from lab.services.registry import Registry
+from lab.services.source import TAG
+from lab.template import ensure_template
+from provisioning import ConfigureInputs, Dashboard, ModelEndpoint, PhasePlan, render_configure
+from provisioning.guest.backend import ENGINE
+from provisioning.models import ContainerInputs, DockerInputs
+from provisioning.phases import render_docker
+from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest
+
+PORT = 5000
+PASSWORD = "canary horse battery staple"
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - of a container in a lab
+
+
+@dataclass
+class Docked:
+    """The guest, and the registry that its images come from."""
+
+    guest: Guest
+    registry: Registry
+    ca: str
+    backend: str
+
+    def image(self, tag: str = TAG) -> str:
+        return self.registry.reference(AGENT_REPOSITORY, tag)
+
+    def agent(self, tag: str = TAG, **more: Any) -> PhasePlan:
+        usual = {"backend": self.backend, "image": self.image(tag), "version": "0.19.0", "registry_ca": self.ca}
+        return render_docker(DockerInputs.model_validate({**usual, **more}))
+
+    def configure(self, tag: str = TAG, container: dict[str, Any] | None = None, **more: Any) -> PhasePlan:
+        made = {"backend": self.backend, "image": self.image(tag), **(container or {})}
+        usual: dict[str, Any] = {
+            "model": ModelEndpoint(base_url=self.guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY)),
+            "dashboard": Dashboard(host=EVERYWHERE, password=SecretStr(PASSWORD)),
+            "container": ContainerInputs.model_validate(made),
+        }
+        return render_configure(ConfigureInputs.model_validate({**usual, **more}))
+
+    def run(self, plan: PhasePlan) -> dict[str, Any]:
+        return dict(self.guest.run(plan))
+
+    def verify(self, **more: Any) -> tuple[int, str, str]:
+        """As Guest.verify; a failure also says what the engine has done to the container meanwhile."""
+        status, out, err = self.guest.verify(**{"container": True, "auth_required": True, **more})
+        if status:
+            err += self.guest.shell(
+                f"{ENGINE} ps --all; "
+                f"{ENGINE} logs --timestamps --tail 60 hermes 2>&1 | grep -v check_fn | iconv -ct ascii | cut -c1-200; "
+                f"journalctl --unit {self.backend} --lines 25 --no-pager --output short-precise | cut -c1-200"
+            )
+        return status, out, err
+
+    def inspect(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.guest.shell(f"{ENGINE} container inspect hermes"))[0]
+        return found
+
+    def mark(self) -> str:
+        """What was written into the container's writable layer, or nothing."""
+        return self.guest.shell(f"{ENGINE} exec hermes cat /opt/mark 2>/dev/null || true").strip()
+
+
+@contextlib.contextmanager
+def a_docked(guest: Guest, state: Path, backend: str) -> Iterator[Docked]:
+    """The guest with a registry beside it, whose certificates are in the folder `state`."""
+    cache = CHECKOUT / ".cache"
+    template = ensure_template(cache / "lab-template", lambda _: None)
+    images = ensure_images(cache / "lab-images", template, lambda _: None)
+    gateway = str(guest.plan.gateway)
+    trust = ensure_certificates(state, [gateway])
+    registry = Registry(gateway, PORT, images, trust.server_file)
+    registry.start()
+    try:
+        yield Docked(guest, registry, Path(trust.ca_file).read_text(), backend)
+    finally:
+        registry.stop()
+
+
+def gateways(guest: Guest) -> int:
+    """How many gateways there are in the guest, in containers or not."""
+    return int(guest.shell("pgrep -fc 'python.*[g]ateway run' || true"))
+
+
+def wait_for_one_gateway(guest: Guest) -> None:
+    """For a container that was started again: the image brings up the gateway that ran before the stop, and then its
+    command's, which takes that one's place (`--replace`)."""
+    deadline = time.monotonic() + 60
+    while gateways(guest) != 1:
+        assert time.monotonic() < deadline, guest.shell("pgrep -af '[g]ateway run'")
+        time.sleep(0.3)
+
+
+BARE = "runuser -u hermes -- env HERMES_HOME=/home/hermes/.hermes /opt/hermes/current/venv/bin/hermes"
+INSIDE = f"{ENGINE} exec hermes hermes"
+
+
+def sessions(guest: Guest, hermes: str) -> set[str]:
+    """The sessions as the agent itself tells them."""
+    text = guest.shell(f"cd /tmp && {hermes} sessions export - | python3 -c '{SESSION_IDS}'")
+    return set(text.split())
+
+
+SESSION_IDS = """
+import json, sys
+print(*[json.loads(line)["id"] for line in sys.stdin if line.startswith("{")], sep="\\n")
+"""

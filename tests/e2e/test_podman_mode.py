@@ -1,0 +1,85 @@
+"""agentBackend podman in a guest: the same compose project, what survives what, and the ways to the other modes.
+
+The tests tell one story, in this order: each finds the container as the one before has left it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from provisioning import BaselineInputs, render_baseline
+from provisioning.guest.backend import ENGINE
+from provisioning.talk import ask
+from tests.e2e.docked import BARE, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions, wait_for_one_gateway
+from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
+
+pytestmark = needs_root
+
+
+@pytest.fixture(scope="module")
+def docked(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docked]:
+    with a_docked(guest, tmp_path_factory.mktemp("registry") / "ca", "podman") as made:
+        yield made
+
+
+def test_the_container_works_is_healthy_and_shows_no_secret(docked: Docked) -> None:
+    guest = docked.guest
+    docked.run(render_baseline(BaselineInputs()))
+    outputs = docked.run(docked.agent())
+    assert (outputs["backend"], outputs["version"]) == ("podman", "0.19.0")
+    outputs = docked.run(docked.configure())
+    assert (outputs["container"], outputs["restarted"]) == ("create", ["hermes"])
+    status, out, err = docked.verify()
+    assert status == 0, err
+    assert "HERMES-OK" in json.loads(out)["answer"]
+    assert gateways(guest) == 1
+    shown = json.dumps(docked.inspect()) + guest.shell("cat /etc/hermes-stack/compose.yaml")
+    for secret in (MODEL_KEY, PASSWORD, guest.shell("cat /home/hermes/.hermes-stack/api-server-key").strip()):
+        assert secret not in shown
+    said = guest.shell("/usr/local/lib/hermes-stack/status.py")
+    assert "running (healthy), restarts 0" in said
+
+
+def test_a_setting_goes_in_place_and_a_second_run_changes_nothing(docked: Docked) -> None:
+    guest = docked.guest
+    guest.shell(f"{ENGINE} exec hermes sh -c 'echo written inside >/opt/mark'")
+    assert ask(guest.target(), "remember: the cat is called Miez")
+    before = docked.inspect()["Id"]
+    changed = docked.configure(settings={"agent": {"max_turns": 7}})
+    assert docked.run(changed)["container"] == "restart"
+    assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
+    assert guest.shell(f"{INSIDE} config get agent.max_turns").strip() == "7"
+    started = docked.inspect()["State"]["StartedAt"]
+    docked.run(docked.agent())
+    again = docked.configure(settings={"agent": {"max_turns": 7}}, backups_kept=6)
+    assert docked.run(again)["container"] == "nothing"
+    assert docked.inspect()["State"]["StartedAt"] == started
+
+
+def test_a_reboot_of_the_guest_brings_the_same_container_back(docked: Docked) -> None:
+    guest = docked.guest
+    before = docked.inspect()["Id"]
+    assert guest.runtime.shutdown(guest.spec, 60)
+    guest.running = False
+    guest.up()
+    status, _, err = docked.verify(prompt="what do you remember?", expect="the cat is called Miez")
+    assert status == 0, err
+    assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
+    wait_for_one_gateway(guest)
+
+
+def test_bare_metal_takes_over_the_same_home(docked: Docked) -> None:
+    guest = docked.guest
+    before = sessions(guest, INSIDE)
+    assert before
+    guest.run(guest.agent())
+    assert gateways(guest) == 1
+    assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
+    status, _, err = guest.verify(prompt="what do you remember?", expect="the cat is called Miez")
+    assert status == 0, err
+    assert guest.shell(f"{ENGINE} ps --all --quiet") == ""
+    assert gateways(guest) == 1
+    assert before <= sessions(guest, BARE)
