@@ -32,7 +32,7 @@ export HP_JOB
 } >"$HP_JOB/inputs.env"
 bash "$(dirname "$0")/agent.sh"
 
-ln -s /opt/hermes/current /opt/hermes-agent
+ln -s /opt/hermes/wanted /opt/hermes-agent
 # The code is read-only for the agent: what is not compiled now is compiled at every start.
 python3 -m compileall -q -j0 /opt/hermes-agent/venv/lib/
 rm -rf /var/cache/hermes-provision "$HP_JOB"

@@ -79,7 +79,7 @@ def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> 
     """Hand the terminal to ssh, which can be interrupted; the host key is pinned by a file of its own."""
     pinned = ROOT / ".cache" / "known_hosts"
     pinned.write_text(f"{target.host} {target.host_key.line}\n")
-    ssh = ["ssh", "-o", f"UserKnownHostsFile={pinned}", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
+    ssh = ["ssh", "-o", f'UserKnownHostsFile="{pinned}"', "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
     ssh += [*options, "-i", str(target.private_key_file), f"{target.user}@{target.host}", *command]
     try:
         return subprocess.run(ssh, check=False).returncode

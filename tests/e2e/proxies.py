@@ -84,7 +84,7 @@ def caddy(folder: Path, dashboard: str, port: int) -> Iterator[Proxy]:
     data = folder / "data"
     main = folder / "Caddyfile"
     options = "admin off\nskip_install_trust\nauto_https disable_redirects\ndefault_bind 127.0.0.1\n"
-    main.write_text(f"{{\n{options}storage file_system {data}\n}}\nimport {EXAMPLE / 'Caddyfile'}\n")
+    main.write_text(f'{{\n{options}storage file_system {data}\n}}\nimport "{EXAMPLE / "Caddyfile"}"\n')
     env = {"HERMES_NAME": f"{NAME}:{port}", "HERMES_DASHBOARD": dashboard, "HOME": str(folder)}
     command = [program("caddy"), "run", "--adapter", "caddyfile", "--config", str(main)]
     proxy = Proxy(port, data / "pki" / "authorities" / "local" / "root.crt")

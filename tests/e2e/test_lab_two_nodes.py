@@ -243,6 +243,6 @@ def test_the_example_with_big_disks_on_another_node(client: Client) -> None:
 
     down = deploy(client, "destroy")
     assert down.ok, down.explain()
-    assert client.call("GET", BASE) == []
+    assert 118 not in [int(guest["vmid"]) for guest in client.call("GET", BASE)]
     assert (data / "agent").exists()
     assert (fast / "root").exists()
