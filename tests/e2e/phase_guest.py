@@ -40,6 +40,7 @@ from provisioning import (
     wait_for_ssh,
 )
 from provisioning.ssh import connect
+from tests.listening import end_listening
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 
@@ -197,7 +198,8 @@ class Proxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._server.getsockname()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -227,7 +229,7 @@ class Proxy:
             end.close()
 
     def close(self) -> None:
-        self._server.close()
+        end_listening(self._server, self._thread)
         self.cut()
 
 

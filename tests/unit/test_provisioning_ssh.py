@@ -18,6 +18,7 @@ import pytest
 
 from provisioning.errors import ConnectionCut, HostKeyMismatch, PrivateKeyError, SshAuthError, SshUnreachable
 from provisioning.ssh import HostKey, SshTarget, connect, learn_host_key, load_private_key, wait_for_ssh
+from tests.listening import end_listening
 
 
 def make_key(folder: Path, kind: str, *, form: str = "RFC4716", passphrase: str = "") -> Path:
@@ -42,7 +43,8 @@ class Server:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.transports: list[paramiko.Transport] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
@@ -57,7 +59,7 @@ class Server:
                     transport.start_server(server=_Session(self))
 
     def close(self) -> None:
-        self.listener.close()
+        end_listening(self.listener, self.thread)
         for transport in self.transports:
             transport.close()
 
@@ -185,9 +187,11 @@ def test_something_else_listens() -> None:
                         sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 200)
                         sock.shutdown(socket.SHUT_WR)
 
-        threading.Thread(target=answer, daemon=True).start()
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
         with pytest.raises(SshUnreachable, match="no SSH handshake"):
             learn_host_key("127.0.0.1", port=listener.getsockname()[1], timeout_s=1.0, on_line=lambda _: None)
+        end_listening(listener, thread)
 
 
 def test_a_server_that_starts_late_is_waited_for(server: Server) -> None:
@@ -208,9 +212,10 @@ def test_a_server_that_starts_late_is_waited_for(server: Server) -> None:
         with contextlib.suppress(Exception):
             transport.start_server(server=_Session(server))
 
-    threading.Thread(target=relay, daemon=True).start()
+    thread = threading.Thread(target=relay, daemon=True)
+    thread.start()
     waiter.join(timeout=40)
-    listener.close()
+    end_listening(listener, thread)
     assert found == [key_of(server.host_keys[0])]
 
 
