@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -36,11 +35,13 @@ from lab.template import (
     Recipe,
     Template,
     exclusive,
-    free_memory,
     need_tools,
     recipe_of_host,
     run_apart,
+    run_tool,
+    say_build,
     sources_file,
+    work_area,
     write_extras,
 )
 
@@ -178,12 +179,7 @@ def _build(building: Path) -> None:
         Recipe.from_json(raw["base"]), tuple(raw["base_packages"]), tuple(raw["agent_packages"]), raw["requirement"]
     )
     made = time.time() - 1
-    work = Path("/mnt")
-    if free_memory() > 4 << 30:
-        _run(["mount", "-t", "tmpfs", "-o", "size=4g,mode=755", "tmpfs", str(work)])
-    else:
-        (building / "work").mkdir(mode=0o755)
-        _run(["mount", "--bind", str(building / "work"), str(work)])
+    work = work_area(building, gigabytes=4)
 
     def pack(changes: Path) -> Layer:
         return pack_layer(building, changes, made, EPOCH, _left_out)
@@ -196,11 +192,11 @@ def _build(building: Path) -> None:
         agent = pool.submit(agent_layer)
         base = _debian(work, recipe)
         first = pool.submit(pack, base)
-        _say("adding the agent's packages")
+        say_build("adding the agent's packages")
         packages = _packages(work, base, recipe.agent_packages)
         second = pool.submit(pack, packages)
         changes, third = agent.result()
-        _say("trying the agent in its image")
+        say_build("trying the agent in its image")
         with _Chroot(work, "image", [changes, packages, base]) as image:
             image.run([f"{CODE}/bin/hermes", "--version"], HERMES_HOME="/tmp/home", HERMES_DISABLE_LAZY_INSTALLS="1")  # noqa: S108
         layers = [first.result(), second.result(), third]
@@ -244,7 +240,7 @@ def _debian(work: Path, recipe: ImageRecipe) -> Path:
     write_extras(extra, recipe.base)
     sources = sources_file(recipe.base)
     given = "apt/sources.list apt/sources.list.d/0*" if sources else ""
-    _run(
+    run_tool(
         [
             "mmdebstrap", "--variant=minbase", "--mode=root", "--skip=output/dev", "--format=directory",
             f"--architectures={recipe.base.architecture}", f"--include={','.join(recipe.base_packages)}",
@@ -278,14 +274,14 @@ class _Chroot:
             folder.mkdir()
         options = f"lowerdir={':'.join(str(path) for path in self._below)},upperdir={self.changes}"
         options += f",workdir={self._scratch},redirect_dir=off,metacopy=off,index=off"
-        _run(["mount", "-t", "overlay", "-o", options, "overlay", str(self.root)])
-        _run(["mount", "-t", "proc", "proc", str(self.root / "proc")])
-        _run(["mount", "--bind", "/dev", str(self.root / "dev")])
+        run_tool(["mount", "-t", "overlay", "-o", options, "overlay", str(self.root)])
+        run_tool(["mount", "-t", "proc", "proc", str(self.root / "proc")])
+        run_tool(["mount", "--bind", "/dev", str(self.root / "dev")])
         self.bind(Path("/etc/resolv.conf").resolve(), "/etc/resolv.conf")
         return self
 
     def bind(self, source: Path, inside: str) -> None:
-        _run(["mount", "--bind", str(source), f"{self.root}{inside}"])
+        run_tool(["mount", "--bind", str(source), f"{self.root}{inside}"])
 
     def run(self, command: Sequence[str], **environment: str) -> None:
         kept = {key: value for key, value in os.environ.items() if key.lower().endswith("_proxy")}
@@ -299,7 +295,7 @@ class _Chroot:
             raise SystemExit(f"{command[0]} in the image failed with exit code {done.returncode}")
 
     def __exit__(self, *_: object) -> None:
-        _run(["umount", "--recursive", "--lazy", str(self.root)])
+        run_tool(["umount", "--recursive", "--lazy", str(self.root)])
 
 
 def _packages(work: Path, base: Path, packages: Sequence[str]) -> Path:
@@ -319,7 +315,7 @@ def _agent(work: Path, template: Path, requirement: str) -> Path:
     below = work / "template"
     below.mkdir()
     unpack = ["tar", "--zstd", "-xpf", str(template), "-C", str(below), "--numeric-owner", "--exclude=./dev/*"]
-    _run(unpack)
+    run_tool(unpack)
     (below / "dev").mkdir(exist_ok=True)
     venv = f"{CODE}/.venv"
     uv = {
@@ -385,17 +381,6 @@ def _place_files(root: Path) -> None:
     own.parent.mkdir()
     own.write_text(json.dumps(provenance, sort_keys=True, separators=(",", ":")) + "\n")
     own.chmod(0o444)
-
-
-def _run(command: Sequence[str], stdin: str = "", **environment: str) -> None:
-    result = subprocess.run(command, input=stdin, text=True, env={**os.environ, **environment}, check=False)
-    if result.returncode:
-        raise SystemExit(f"{command[0]} failed with exit code {result.returncode}")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"build: {text}\n")
-    sys.stdout.flush()
 
 
 __all__ = ["ImageError", "ImageRecipe", "Images", "ensure_images"]

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.idmap import HOST_BASE, in_user_namespace
-from lab.place import LabError
+from lab.place import RUN, LabError
 
 Log = Callable[[str], None]
 
@@ -257,16 +257,28 @@ def run_apart(module: str, building: Path, what: str, log: Log) -> None:
         raise TemplateError(f"the {what} could not be built; the last lines were:\n  " + "\n  ".join(tail[-12:]))
 
 
+def work_area(building: Path, gigabytes: int) -> Path:
+    """A place for a build that runs apart, in memory where there is enough.
+
+    The path has no blanks, and the guests' ids may enter it. The labs' own mounts are let go of first: a copy of one in
+    this namespace would keep a guest's loop device busy until the build ends.
+    """
+    mounted = [line.split()[4] for line in _read(Path("/proc/self/mountinfo")).splitlines()]
+    for point in reversed([path for path in mounted if Path(path).is_relative_to(RUN)]):
+        run_tool(["umount", "--lazy", point])
+    work = Path("/mnt")
+    if free_memory() > gigabytes << 30:
+        run_tool(["mount", "-t", "tmpfs", "-o", f"size={gigabytes}g,mode=755", "tmpfs", str(work)])
+    else:
+        (building / "work").mkdir(mode=0o755)
+        run_tool(["mount", "--bind", str(building / "work"), str(work)])
+    return work
+
+
 def _build(building: Path) -> None:
     """The build itself, already in its own mount namespace."""
     recipe = Recipe.from_json(json.loads((building / "recipe.json").read_text()))
-    # A path without blanks that the guests' ids may enter; the mount is this build's alone.
-    work = Path("/mnt")
-    if free_memory() > 3 << 30:
-        _run(["mount", "-t", "tmpfs", "-o", "size=3g,mode=755", "tmpfs", str(work)])
-    else:
-        (building / "work").mkdir(mode=0o755)
-        _run(["mount", "--bind", str(building / "work"), str(work)])
+    work = work_area(building, gigabytes=3)
     extra = work / "extra"
     write_extras(extra, recipe)
     tree = work / "tree.tar"
@@ -274,7 +286,7 @@ def _build(building: Path) -> None:
     # Those that mmdebstrap was given go; its own stay where the host has none to offer.
     given = "apt/sources.list apt/sources.list.d/0*" if sources else ""
     (work / "tmp").mkdir(mode=0o1777)
-    _run(
+    run_tool(
         [
             "mmdebstrap", "--variant=minbase", "--mode=root", "--skip=output/dev", "--format=tar",
             f"--architectures={recipe.architecture}", f"--include={','.join(recipe.packages)}",
@@ -292,19 +304,19 @@ def _build(building: Path) -> None:
         stdin=sources or "",
         TMPDIR=str(work / "tmp"),
     )  # fmt: skip
-    _say("making the image")
+    say_build("making the image")
     root = work / "root"
     root.mkdir()
     os.chown(root, HOST_BASE, HOST_BASE)
-    _run(in_user_namespace(["tar", "-xpf", str(tree), "-C", str(root), "--numeric-owner", "--xattrs",
+    run_tool(in_user_namespace(["tar", "-xpf", str(tree), "-C", str(root), "--numeric-owner", "--xattrs",
                             "--xattrs-include=*", "--exclude=./dev/*"]))  # fmt: skip
     version = (root / "etc" / "debian_version").read_text().strip()
     image = work / "rootfs.img"
     make_image(image, IMAGE_SIZE, root)
-    _say("packing the archive")
+    say_build("packing the archive")
     archive = f"debian-12-standard_{version}-1_{recipe.architecture}.tar.zst"
-    _run(["zstd", "-q", "-3", "-T0", str(tree), "-o", str(building / archive)])
-    _run(["cp", "--sparse=always", str(image), str(building / "rootfs.img")])
+    run_tool(["zstd", "-q", "-3", "-T0", str(tree), "-o", str(building / archive)])
+    run_tool(["cp", "--sparse=always", str(image), str(building / "rootfs.img")])
     shutil.rmtree(building / "work", ignore_errors=True)
 
 
@@ -315,7 +327,7 @@ def make_image(image: Path, size: int, tree: Path | None = None, root_owner: int
     fill = ["-d", str(tree)] if tree else []
     # No discard: the file is sparse already. Lazy tables keep it so.
     options = f"root_owner={root_owner}:{root_owner},nodiscard,lazy_itable_init=1,lazy_journal_init=1"
-    _run(["mkfs.ext4", "-q", "-F", "-m", "0", "-E", options, *fill, str(image)])
+    run_tool(["mkfs.ext4", "-q", "-F", "-m", "0", "-E", options, *fill, str(image)])
 
 
 def write_extras(extra: Path, recipe: Recipe) -> None:
@@ -338,13 +350,15 @@ def write_extras(extra: Path, recipe: Recipe) -> None:
         target.write_text(text)
 
 
-def _run(command: Sequence[str], stdin: str = "", **environment: str) -> None:
+def run_tool(command: Sequence[str], stdin: str = "", **environment: str) -> None:
+    """One step of a build; SystemExit that names the tool when it fails."""
     result = subprocess.run(command, input=stdin, text=True, env={**os.environ, **environment}, check=False)
     if result.returncode:
         raise SystemExit(f"{command[0]} failed with exit code {result.returncode}")
 
 
-def _say(text: str) -> None:
+def say_build(text: str) -> None:
+    """A line that run_apart hands on."""
     sys.stdout.write(f"build: {text}\n")
     sys.stdout.flush()
 

@@ -7,10 +7,8 @@ OpenAI's form. Its log has one JSON object per request and holds no key.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -20,53 +18,29 @@ from typing import Any
 from aiohttp import web
 
 from lab.services.model_rules import Reply, reply_to, text_of
+from lab.services.serving import Service
 
 MODEL = "lab-model"
 CONTEXT_LENGTH = 131072
 """Tokens; large enough that an agent does not refuse the model."""
-START_DEADLINE = 20.0
 
 
-class ModelEndpoint:
-    """The endpoint, in a thread of its own. ``start`` returns when it listens."""
+class ModelEndpoint(Service):
+    """The endpoint."""
 
     def __init__(self, host: str, port: int, key: str, log_file: Path) -> None:
-        self.host, self.port = host, port
+        super().__init__("model-endpoint", host, port)
         self._key, self._log_file = key, log_file
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="model-endpoint", daemon=True)
-        self._runner: web.AppRunner | None = None
 
     @property
     def base_url(self) -> str:
         """What a client calls the base URL, ``/v1`` included."""
         return f"http://{self.host}:{self.port}/v1"
 
-    def start(self) -> None:
-        """Listen; OSError when the address can't be had."""
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_DEADLINE)
-
-    def stop(self) -> None:
-        """Stop listening and end the thread; when that is done already, nothing."""
-        if self._loop.is_closed():
-            return
-        if self._runner is not None:
-            asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(START_DEADLINE)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(START_DEADLINE)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-    async def _listen(self) -> None:
+    def application(self) -> web.Application:
         application = web.Application(client_max_size=64 << 20)
         self.add_routes(application.router)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=2.0)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port)
-        await site.start()
-        if self.port == 0:
-            self.port = self._runner.addresses[0][1]
+        return application
 
     def add_routes(self, router: web.UrlDispatcher, prefix: str = "") -> None:
         """Serve the protocol below ``prefix``."""

@@ -6,35 +6,30 @@ are there; search, referrers and tokens are not, and answer 404.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import ssl
-import threading
 from pathlib import Path
 
 from aiohttp import web
 
 from lab.image import Images
 from lab.oci import blob_path
+from lab.services.serving import Service
 
-START_DEADLINE = 20.0
 NAME = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class Registry:
-    """The registry, in a thread of its own. ``start`` returns when it listens."""
+class Registry(Service):
+    """The registry."""
 
     def __init__(self, host: str, port: int, images: Images, certificate: Path) -> None:
         """``certificate`` holds key and chain, PEM."""
-        self.host, self.port = host, port
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+        super().__init__("registry", host, port, tls)
         self._images = images
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(certificate)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="registry", daemon=True)
-        self._runner: web.AppRunner | None = None
 
     @property
     def address(self) -> str:
@@ -45,21 +40,7 @@ class Registry:
         """A pinned reference, ``host:port/repository:tag@sha256:...``."""
         return f"{self.address}/{repository}:{tag}@{self._images.digests[f'{repository}:{tag}']}"
 
-    def start(self) -> None:
-        """Listen; OSError when the address can't be had."""
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_DEADLINE)
-
-    def stop(self) -> None:
-        """Stop listening and end the thread."""
-        if self._runner is not None:
-            asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(START_DEADLINE)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(START_DEADLINE)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-    async def _listen(self) -> None:
+    def application(self) -> web.Application:
         application = web.Application()
         routes = application.router
         routes.add_get("/v2/", self._hello)
@@ -67,11 +48,7 @@ class Registry:
         routes.add_get(f"/v2/{{name:{NAME}}}/manifests/{{reference}}", self._manifest)
         routes.add_get(f"/v2/{{name:{NAME}}}/blobs/{{digest}}", self._blob)
         routes.add_route("*", "/{any:.*}", self._nothing)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=2.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self.host, self.port, ssl_context=self._context).start()
-        if self.port == 0:
-            self.port = self._runner.addresses[0][1]
+        return application
 
     async def _hello(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({}, headers={"Docker-Distribution-API-Version": "registry/2.0"})
