@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from provisioning.compose import compose_file, container_parameters, identity, service
-from provisioning.guest.compose import CONTAINER
+from provisioning.guest.common import CONTAINER
 from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
 from provisioning.models import (

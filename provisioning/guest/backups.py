@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guest import verify
-from provisioning.guest.common import Refusal
-from provisioning.guest.install import LIBRARY
-from provisioning.guest.update import CURRENT, Subject, ask_all, installed_at, start_as_enabled, stop_services
+from provisioning.guest.common import CURRENT, FACTS, KEPT_FOLDER, Refusal, read_json
+from provisioning.guest.update import Subject, ask_all, installed_at, start_as_enabled, stop_services
 
 
 def make(subject: Subject) -> dict[str, Any]:
     """A backup of now, then those too many are removed."""
     made = subject.state("make", "--version", version_now(), "--reason", "asked for")
-    made["path"] = f"{subject.home}/.hermes-stack/backups/{made['name']}"
+    made["path"] = f"{subject.home}/{KEPT_FOLDER}/backups/{made['name']}"
     removed = subject.state("prune", str(subject.backups_kept))["removed"]
     print(f"backed up: {made['path']}\n  {made['files']} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s")
     if removed:
@@ -44,11 +43,12 @@ def listed(subject: Subject) -> dict[str, Any]:
 def restore(subject: Subject, name: str) -> dict[str, Any]:
     """Back to `name`, with a backup of now before; the services stand still meanwhile, and have to answer after."""
     every = subject.state("list")["backups"]
-    if not any(name in (each["name"], "latest") for each in every):
+    whole = [each["name"] for each in every if not each["partial"]]
+    if name == "latest" and whole:
+        name = whole[0]
+    if name not in [each["name"] for each in every]:
         known = "\n".join(f"  {each['name']}" for each in every) or "  (none)"
         raise Refusal(f"there is no backup {name}; nothing was changed. Those that are there:\n{known}")
-    if name == "latest":
-        name = next(each["name"] for each in every if not each["partial"])
     if subject.read_note("update") is not None:
         raise Refusal("an update was ended in the middle; run `pulumi up` first. Nothing was changed.")
     version = version_now()
@@ -78,7 +78,9 @@ def restore(subject: Subject, name: str) -> dict[str, Any]:
 
 def subject_here() -> Subject:
     """As the configure phase has left it."""
-    facts = json.loads((LIBRARY / "agent.json").read_text())
+    facts = read_json(FACTS)
+    if not facts:
+        raise Refusal("there is no agent in this container; pulumi up makes it.")
     if facts["container"]:
         raise Refusal("in Docker mode there are no backups of this kind: vzdump on the node includes the volume.")
     return Subject(facts["user"], facts["home"], facts["hermes_home"], facts["backups_kept"], facts["probe"])

@@ -18,14 +18,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from provisioning.guest.backend import ENGINE
-from provisioning.guest.common import Refusal, bundled_skills
+from provisioning.guest.common import CONTAINER, CURRENT, FACTS, MANAGED, Refusal, bundled_skills
 
-FACTS = Path("/usr/local/lib/hermes-stack/agent.json")
-MANAGED = Path("/etc/hermes")
-CURRENT = Path("/opt/hermes/current")
 COMMAND = "/usr/local/bin/hermes"
 SUDO = "/usr/bin/sudo"
-CONTAINER = "hermes"
 PYCACHE = "/var/cache/hermes/pycache"
 
 # Options before the command that take a value (hermes 0.19.0 --help), so that `hermes -z update` is a prompt.

@@ -6,10 +6,28 @@ The programs of this package run in the container as root, with the standard lib
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+# What stays in the guest: programs, and what they have to know of the agent.
+LIBRARY = Path("/usr/local/lib/hermes-stack")
+FACTS = LIBRARY / "agent.json"
+MANAGED = Path("/etc/hermes")
+CURRENT = Path("/opt/hermes/current")
+"""The link to the build that runs."""
+IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
+"""What the agent phase has found out about Docker mode's image."""
+KEPT_FOLDER = ".hermes-stack"
+"""On the volume, so that it outlives the container: backups, notes, what clients and browsers hold against us."""
+GATEWAY = "hermes-gateway.service"
+DASHBOARD = "hermes-dashboard.service"
+CONTAINER = "hermes"
 
 
 class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
@@ -18,10 +36,15 @@ class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the prog
 
 def run(*command: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120, told_as: str = "") -> str:
     """Run a command; its error text becomes ours. `told_as`: what it is called there, instead of its first words."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
+    name = told_as or f"`{' '.join(command[:4])}`"
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise Refusal(
+            f"{name} did not end within {timeout_s:g} s. Log in and look what hangs, then run again."
+        ) from None
     if check and done.returncode != 0:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        name = told_as or f"`{' '.join(command[:4])}`"
         raise Refusal(f"{name} failed with {done.returncode}: {words}")
     return done.stdout
 
@@ -52,6 +75,30 @@ def install_file(path: Path, text: str, *, mode: int, gid: int) -> bool:
             Path(name).unlink()
         raise
     return True
+
+
+def phase_main(work: Callable[[Path], dict[str, Any]]) -> int:
+    """The program of a phase: `work` gets the job's folder, and answers what result.json is to hold."""
+    job = Path(os.environ["HP_JOB"])
+    # /etc/environment may have narrowed it; runuser is in sbin.
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+    # A log, read while it grows; and an error has to come after what led to it.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    try:
+        outputs = work(job)
+    except Refusal as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        return 1
+    (job / "result.json").write_text(json.dumps(outputs))
+    return 0
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A record that this program keeps; empty where there is none, or none that can be read."""
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    return {}
 
 
 def bracket(host: str) -> str:

@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guest.backend import BACKENDS, Backend
-from provisioning.guest.common import Refusal, as_user, bracket, install_file, run
-from provisioning.guest.engine import RECORD, digest_reference, in_image
+from provisioning.guest.common import (
+    CONTAINER,
+    DASHBOARD,
+    GATEWAY,
+    IMAGE_RECORD,
+    Refusal,
+    as_user,
+    bracket,
+    install_file,
+    read_json,
+    run,
+)
+from provisioning.guest.engine import digest_reference, in_image
 from provisioning.guest.managed import Reader
-from provisioning.guest.services import DASHBOARD, GATEWAY, STARTED, UNITS, refuse_taken_port
+from provisioning.guest.services import STARTED, UNITS, refuse_taken_port
 
-FOLDER = RECORD.parent
+FOLDER = IMAGE_RECORD.parent
 FILE = FOLDER / "compose.yaml"
-CONTAINER = "hermes"
 IDENTITY_LABEL = "hermes-stack.identity"
 STOP_S = 90
 
@@ -28,9 +38,9 @@ STOP_S = 90
 def installation() -> dict[str, Any]:
     """What the agent phase has found out about the image."""
     try:
-        found: dict[str, Any] = json.loads(RECORD.read_text())
+        found: dict[str, Any] = json.loads(IMAGE_RECORD.read_text())
     except (FileNotFoundError, ValueError):
-        raise Refusal(f"{RECORD} names no image; the agent phase has to run first.") from None
+        raise Refusal(f"{IMAGE_RECORD} names no image; the agent phase has to run first.") from None
     return found
 
 
@@ -82,7 +92,7 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
     install_file(FILE, compose_text, mode=0o644, gid=0)
     reads = hashlib.sha256(json.dumps([config, env], sort_keys=True).encode()).hexdigest()
     present = inspect(backend)
-    what = decide(present, identity=container["identity"], started=_started(), reads=reads)
+    what = decide(present, identity=container["identity"], started=read_json(STARTED).get(CONTAINER), reads=reads)
     if what != "nothing":
         if present is None or not present["State"]["Running"]:
             for address, port, name in container["ports"]:
@@ -172,11 +182,3 @@ def _refuse_missing_sources(sources: list[str]) -> None:
             f"the container is to see {', '.join(missing)}, and there is no such folder in the guest.\n"
             "Make it, or mount it into the guest, or correct agentExtraVolumes. The container was not touched."
         )
-
-
-def _started() -> str | None:
-    try:
-        started: dict[str, str] = json.loads(STARTED.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return started.get(CONTAINER)

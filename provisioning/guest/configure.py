@@ -15,29 +15,12 @@ from typing import Any
 
 from provisioning.guest import compose
 from provisioning.guest import home as home_program
-from provisioning.guest.common import Refusal, as_user, bracket
+from provisioning.guest.common import DASHBOARD, GATEWAY, KEPT_FOLDER, MANAGED, Refusal, as_user, bracket, phase_main
 from provisioning.guest.install import install_programs, refuse_moved_state
 from provisioning.guest.leftovers import clear
-from provisioning.guest.managed import (
-    KEPT_FOLDER,
-    MANAGED,
-    dashboard_hash,
-    kept,
-    read_env,
-    read_with,
-    try_managed,
-    write_managed,
-)
+from provisioning.guest.managed import dashboard_hash, kept, read_env, read_with, try_managed, write_managed
 from provisioning.guest.room import refuse_full_volume
-from provisioning.guest.services import (
-    DASHBOARD,
-    GATEWAY,
-    refuse_user_units,
-    render_unit,
-    start_services,
-    wanted_state,
-    write_units,
-)
+from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
 from provisioning.guest.trust import trust
 from provisioning.guest.update import WANTED, Subject, switching
 
@@ -182,18 +165,7 @@ def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str) -> dic
 
 
 def main() -> int:
-    job = Path(os.environ["HP_JOB"])
-    # /etc/environment may have narrowed it; runuser is in sbin.
-    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
-    # A log, read while it grows; and an error has to come after what led to it.
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    try:
-        outputs = configure(job, Path(os.environ["HP_SECRETS"]))
-    except Refusal as refusal:
-        print(f"error: {refusal}", file=sys.stderr)
-        return 1
-    (job / "result.json").write_text(json.dumps(outputs))
-    return 0
+    return phase_main(lambda job: configure(job, Path(os.environ["HP_SECRETS"])))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ The agent's own code runs in a container only, as its user, without a network.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import io
 import json
@@ -26,9 +25,8 @@ from typing import Any
 from urllib.parse import urljoin
 
 from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN_RUNTIME, Backend, choose
-from provisioning.guest.common import Refusal, install_file, run
+from provisioning.guest.common import IMAGE_RECORD, Refusal, install_file, phase_main, read_json, run
 
-RECORD = Path("/etc/hermes-stack/image.json")
 DAEMON = Path("/etc/docker/daemon.json")
 REGISTRIES = Path("/etc/containers/registries.conf.d/hermes-stack.conf")
 SMOKE_IMAGE = "hermes-stack-smoke"
@@ -565,13 +563,13 @@ def prepare(job: Path) -> dict[str, Any]:
     configure_engine(backend, inputs["insecure_registries"])
     install_engine(backend)
     engine = {"backend": backend.name, "engine": engine_version(backend)}
-    proved = engine.items() <= _record().items()
+    proved = engine.items() <= read_json(IMAGE_RECORD).items()
     if not proved:
         smoke(backend)
     image = inputs["image"]
     trust_registry(backend, image, inputs["registry_ca"])
     pull(backend, image)
-    record = _record()
+    record = read_json(IMAGE_RECORD)
     if record.get("image") != image or not proved:
         answer = ask_image(backend, image, uid=inputs["uid"], gid=inputs["gid"])
         record = {"image": image, **engine, "compose": compose_version(backend), **answer}
@@ -580,30 +578,15 @@ def prepare(job: Path) -> dict[str, Any]:
             f"the agent in {image} calls itself {record['version']}, but {inputs['version']} is declared.\n"
             "Correct agentImage or agentVersion. The running container was not touched."
         )
-    RECORD.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    install_file(RECORD, json.dumps(record, indent=1), mode=0o644, gid=0)
+    IMAGE_RECORD.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(IMAGE_RECORD, json.dumps(record, indent=1), mode=0o644, gid=0)
     choose(backend)
     print(f"image: Hermes {record['version']} in {image}")
     return {**record, "directory": image}
 
 
-def _record() -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        record: dict[str, Any] = json.loads(RECORD.read_text())
-        return record
-    return {}
-
-
 def main() -> int:
-    job = Path(os.environ["HP_JOB"])
-    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
-    try:
-        outputs = prepare(job)
-    except Refusal as refusal:
-        print(f"error: {refusal}", file=sys.stderr)
-        return 1
-    (job / "result.json").write_text(json.dumps(outputs))
-    return 0
+    return phase_main(prepare)
 
 
 if __name__ == "__main__":

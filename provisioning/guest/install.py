@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import Refusal, as_user, install_file
+from provisioning.guest.common import FACTS, LIBRARY, Refusal, as_user, install_file
 
-LIBRARY = Path("/usr/local/lib/hermes-stack")
 COMMAND = Path("/usr/local/bin/hermes")
 SUDOERS = Path("/etc/sudoers.d/hermes-stack")
 STATE_FILE = "state.db"  # there once the agent has run (facts hermes 1, "Gateway")
@@ -61,7 +60,7 @@ def install_programs(job: Path, inputs: dict[str, Any]) -> None:
     install_file(LIBRARY / "provisioning" / "__init__.py", "", mode=0o644, gid=0)
     for source in sorted((job / "provisioning" / "guest").glob("*.py")):
         install_file(package / source.name, source.read_text(encoding="utf-8"), mode=0o644, gid=0)
-    install_file(LIBRARY / "agent.json", json.dumps(facts_of(inputs), indent=1, sort_keys=True), mode=0o644, gid=0)
+    install_file(FACTS, json.dumps(facts_of(inputs), indent=1, sort_keys=True), mode=0o644, gid=0)
     for name in ("verify", "status"):
         install_file(LIBRARY / f"{name}.py", program(name), mode=0o755, gid=0)
     install_file(LIBRARY / "backups", program("backups"), mode=0o755, gid=0)

@@ -15,12 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import Refusal, as_user, install_file
+from provisioning.guest.common import KEPT_FOLDER, MANAGED, Refusal, as_user, install_file
 
-MANAGED = Path("/etc/hermes")
 UNKNOWN = Path("/var/lib/hermes-provision/unknown-keys.json")
 # On the volume, so that they outlive the container: what clients and browsers hold against us.
-KEPT_FOLDER = ".hermes-stack"
 
 
 # ---- values that are made once --------------------------------------------------------------------------------------

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import Refusal, as_user, bundled_skills, install_file, run
+from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, bundled_skills, install_file, read_json, run
 
 UNITS = Path("/etc/systemd/system")
 STARTED = Path("/var/lib/hermes-provision/started.json")
-GATEWAY = "hermes-gateway.service"
-DASHBOARD = "hermes-dashboard.service"
 PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 """Only the dashboard's web server reads it: the gateway's does not."""
 
@@ -103,10 +101,7 @@ def start_services(
     `gateway_first`: returns when the gateway answers. The others are started after that, so that they take nothing
     from it while somebody waits for it; without it all start at once, which is faster for the whole.
     """
-    try:
-        started: dict[str, str] = json.loads(STARTED.read_text())
-    except (FileNotFoundError, ValueError):
-        started = {}
+    started = read_json(STARTED)
     stale = [unit for unit in wanted if not is_active(unit) or started.get(unit) != wanted[unit]]
     for unit in stale:
         if unit in ports and not is_active(unit):

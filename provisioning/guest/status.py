@@ -9,11 +9,10 @@ import subprocess
 from typing import Any
 
 from provisioning.guest.backend import health_of
-from provisioning.guest.cli import CURRENT, FACTS
-from provisioning.guest.common import bracket
+from provisioning.guest.common import CURRENT, DASHBOARD, FACTS, GATEWAY, IMAGE_RECORD, bracket
 from provisioning.guest.compose import IDENTITY_LABEL
-from provisioning.guest.services import DASHBOARD, GATEWAY, UNITS
-from provisioning.guest.verify import IMAGE_RECORD, container
+from provisioning.guest.services import UNITS
+from provisioning.guest.verify import container
 
 GB = 1 << 30
 

@@ -26,13 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guest import verify
-from provisioning.guest.common import Refusal, as_user, run
-from provisioning.guest.install import LIBRARY
-from provisioning.guest.managed import KEPT_FOLDER, MANAGED
-from provisioning.guest.services import DASHBOARD, GATEWAY, STARTED, UNITS, is_active
+from provisioning.guest.common import CURRENT, DASHBOARD, GATEWAY, KEPT_FOLDER, LIBRARY, MANAGED, Refusal, as_user, run
+from provisioning.guest.services import STARTED, UNITS, is_active
 
 STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
-CURRENT = Path("/opt/hermes/current")
 PREVIOUS = Path("/opt/hermes/previous")
 WANTED = Path("/opt/hermes/wanted")
 """Links: what runs, what the last update came from, what the agent phase has built last."""

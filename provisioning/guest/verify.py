@@ -25,15 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guest.backend import ENGINE, health_of
-from provisioning.guest.cli import COMMAND, CURRENT, FACTS
-from provisioning.guest.common import bracket
+from provisioning.guest.cli import COMMAND
+from provisioning.guest.common import CONTAINER, CURRENT, DASHBOARD, FACTS, GATEWAY, IMAGE_RECORD, bracket
 
 MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
-GATEWAY = "hermes-gateway.service"
-DASHBOARD = "hermes-dashboard.service"
-CONTAINER = "hermes"
-IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
 POLL_S = 0.2
 JOURNAL_LINES = 15
 MODEL_ADVICE = "Check base_url, model name and API key of the model, and that the container reaches it."

@@ -118,8 +118,8 @@ def test_what_a_change_restarts(
     now: tuple[str, str, dict[str, object], dict[str, str]], gateway: bool, dashboard: bool
 ) -> None:
     before, after = services.wanted_state(*BASE), services.wanted_state(*now)
-    assert (before[services.GATEWAY] != after[services.GATEWAY]) is gateway
-    assert (before[services.DASHBOARD] != after[services.DASHBOARD]) is dashboard
+    assert (before[common.GATEWAY] != after[common.GATEWAY]) is gateway
+    assert (before[common.DASHBOARD] != after[common.DASHBOARD]) is dashboard
 
 
 def test_a_unit_runs_from_the_real_folder_and_knows_its_skills(tmp_path: Path) -> None:
@@ -173,3 +173,8 @@ def test_the_payload_runs_by_itself(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: nothing is mounted at {tmp_path}.")
     assert list(tmp_path.rglob("__pycache__")) == []
+
+
+def test_a_command_that_hangs_is_a_refusal_that_names_it() -> None:
+    with pytest.raises(common.Refusal, match=r"`sleep 60` did not end within 0\.1 s\. Log in and look what hangs"):
+        common.run("sleep", "60", timeout_s=0.1)

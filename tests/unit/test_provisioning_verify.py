@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from provisioning.guest import verify
+from provisioning.guest import common, verify
 from provisioning.models import VerifyInputs
 
 KEY = "canary0123456789abcdef0123456789abcdef"
@@ -111,7 +111,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     for folder in (home, programs, units):
         folder.mkdir()
     made = Agent(units, server.server_address[1], home)
-    for unit in (verify.GATEWAY, verify.DASHBOARD):
+    for unit in (common.GATEWAY, common.DASHBOARD):
         made.set_unit(unit)
     show = f'for unit; do :; done; cat "{units}/$unit"'
     for name, script in (("systemctl", show), ("journalctl", f"echo the last line, with {KEY} in it")):
@@ -189,7 +189,7 @@ def test_a_login_that_can_not_work_is_told(
 
 
 def test_without_dashboard_none_is_asked(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent.set_unit(verify.DASHBOARD, ActiveState="inactive")
+    agent.set_unit(common.DASHBOARD, ActiveState="inactive")
     status, _, err = outcome(agent, monkeypatch, dashboard=False)
     assert status == 0, err
     assert "/api/status" not in [path for path, _, _ in agent.requests]
@@ -236,7 +236,7 @@ def test_what_is_wrong_is_named(
     assert KEY not in err
 
 
-@pytest.mark.parametrize("unit", [verify.GATEWAY, verify.DASHBOARD])
+@pytest.mark.parametrize("unit", [common.GATEWAY, common.DASHBOARD])
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -299,7 +299,7 @@ def quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Agent:
     monkeypatch.setattr(verify, "COMMAND", str(programs / "hermes"))
     installed = agent.root.parent / "current"
     monkeypatch.setattr(verify, "started_from", lambda _pid: f"{installed}/venv/bin/python")
-    agent.set_unit(verify.GATEWAY, MainPID=str(os.getpid()))
+    agent.set_unit(common.GATEWAY, MainPID=str(os.getpid()))
     says(agent)
     speaks(agent, "echo HERMES-OK")
     return agent
