@@ -45,3 +45,12 @@ def test_the_same_data_is_the_same_sum_and_one_byte_is_another(checksum: Checksu
 
 def test_an_empty_volume_has_a_sum_too(checksum: Checksum, tmp_path: Path) -> None:
     assert len(checksum(image(tmp_path, "empty"))) == 64
+
+
+def test_a_hole_is_what_it_reads_as(checksum: Checksum, tmp_path: Path) -> None:
+    """Written zeros and a hole are the same content, wherever the file system puts the border between them."""
+    block = os.urandom(4096)
+    one = image(tmp_path, "one", (1 << 20, block), (3 << 20, block[:100]))
+    filled = image(tmp_path, "filled", (0, bytes(2 << 20)), (1 << 20, block), (3 << 20, block[:100] + bytes(9000)))
+    assert one.read_bytes() == filled.read_bytes()
+    assert checksum(one) == checksum(filled)
