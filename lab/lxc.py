@@ -151,7 +151,7 @@ class LxcRuntime:
         prepared = template.resolve().parent / "rootfs.img"
         with ThreadPoolExecutor(1) as beside:
             # The keys take processor time, the copy disk time.
-            keys = beside.submit(_make_host_keys)
+            keys = beside.submit(_make_host_keys, self.place.state_dir)
             try:
                 log(f"extracting archive '{template}'")
                 if len(spec.mounts) == 1 and _fits(prepared, rootfs):
@@ -568,9 +568,9 @@ def _host_timezone() -> str:
     return zone.read_text().strip() if zone.exists() else "Etc/UTC"
 
 
-def _make_host_keys() -> dict[str, str]:
-    """A fresh set of SSH host keys, by file name."""
-    with tempfile.TemporaryDirectory(prefix="hostkeys-") as folder:
+def _make_host_keys(beside: Path) -> dict[str, str]:
+    """A fresh set of SSH host keys, by file name; made in the lab's own folder: a kill leaves none elsewhere."""
+    with tempfile.TemporaryDirectory(prefix=".hostkeys-", dir=beside) as folder:
         processes = [
             subprocess.Popen(
                 [

@@ -8,7 +8,6 @@ the lab's services on the bridge's own address.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 import re
@@ -284,15 +283,6 @@ def _call(command: Sequence[str], stdin: str | None = None) -> None:
     result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, check=False)
     if result.returncode:
         raise NetworkError(f"{' '.join(command)} failed: {result.stderr.strip()}")
-
-
-def is_address(text: str) -> bool:
-    """True for a plain IPv4 or IPv6 address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 __all__ = [
