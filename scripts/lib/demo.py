@@ -261,7 +261,7 @@ class Demo:
 def data_checksum(image: Path) -> str:
     """The SHA-256 of a sparse file's content, each block that is not all zeros with its place.
 
-    Where the file has holes is no part of it: the kernel moves their borders when it writes a file back.
+    Where the file has holes is no part of it: a mere read of what was allocated and not written makes it data.
     """
     digest = hashlib.sha256()
     zeros = bytes(BLOCK)

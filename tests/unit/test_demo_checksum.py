@@ -54,3 +54,14 @@ def test_a_hole_is_what_it_reads_as(checksum: Checksum, tmp_path: Path) -> None:
     filled = image(tmp_path, "filled", (0, bytes(2 << 20)), (1 << 20, block), (3 << 20, block[:100] + bytes(9000)))
     assert one.read_bytes() == filled.read_bytes()
     assert checksum(one) == checksum(filled)
+
+
+def test_a_read_changes_no_sum(checksum: Checksum, tmp_path: Path) -> None:
+    """What is allocated and not written is a hole to SEEK_DATA until somebody has read it (ext4, XFS)."""
+    one = image(tmp_path, "one", (1 << 20, os.urandom(4096)))
+    with one.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 1 << 20, 1 << 20)
+        os.fsync(file.fileno())
+    before = checksum(one)
+    one.read_bytes()
+    assert checksum(one) == before
