@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from components.dashboard import PASSWORD_LENGTH, is_loopback
@@ -75,30 +75,33 @@ def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
     return [*command, *(["-f"] if follow else []), *(["hermes"] if in_docker else [])]
 
 
-def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> int:
-    """Hand the terminal to ssh, which can be interrupted; the host key is pinned by a file of its own."""
-    pinned = ROOT / ".cache" / "known_hosts"
+def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> NoReturn:
+    """Become ssh, so that every signal that ends this command ends the connection; the host key is pinned by a file."""
+    pinned = ROOT / ".cache" / f"known_hosts.{target.host}"
     pinned.write_text(f"{target.host} {target.host_key.line}\n")
-    ssh = ["ssh", "-o", f'UserKnownHostsFile="{pinned}"', "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
-    ssh += [*options, "-i", str(target.private_key_file), f"{target.user}@{target.host}", *command]
-    try:
-        return subprocess.run(ssh, check=False).returncode
-    except KeyboardInterrupt:
-        return 0
+    kept = {
+        "UserKnownHostsFile": f'"{pinned}"',
+        "StrictHostKeyChecking": "yes",
+        "BatchMode": "yes",
+        "ConnectTimeout": "15",
+        "ServerAliveInterval": "15",  # a guest that is gone is noticed, after three of these
+    }
+    ssh = ["ssh", *(f"-o{key}={value}" for key, value in kept.items()), *options, "-i", str(target.private_key_file)]
+    os.execvp("ssh", [*ssh, f"{target.user}@{target.host}", *command])  # noqa: S606 - no shell is wanted
 
 
-def see_dashboard(target: SshTarget, address: str, port: int | None) -> int:
-    """Print where the dashboard is; where it listens on loopback, hold a tunnel to it until interrupted."""
+def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
+    """Print where the dashboard is; where it listens on loopback, become a tunnel to it."""
     place = urlsplit(address)
     if not place.hostname:
         raise AgentError("the stack has no dashboard: set agentDashboard to true")
     if not is_loopback(place.hostname):
         print(address)
-        return 0
+        return
     near = port or place.port
     print(f"http://127.0.0.1:{near}  (until Ctrl-C)", flush=True)
     tunnel = ("-N", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{near}:127.0.0.1:{place.port}")
-    return hand_over(target, options=tunnel)
+    hand_over(target, options=tunnel)
 
 
 def backups(target: SshTarget, verb: str, *arguments: str) -> None:
@@ -146,9 +149,9 @@ def main() -> int:
         if options.verb == "status":
             sys.stdout.write(run_in_guest(target, STATUS))
         elif options.verb == "logs":
-            return hand_over(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
+            hand_over(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
-            return see_dashboard(target, outputs["dashboard"], options.port)
+            see_dashboard(target, outputs["dashboard"], options.port)
         elif options.verb in {"backup", "backups"}:
             backups(target, "make" if options.verb == "backup" else "list")
         elif options.verb == "restore":

@@ -1,0 +1,57 @@
+"""scripts/agent: how it hands the terminal to ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOST = "192.0.2.7"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+PATIENCE = 60
+PROGRAM = """
+import importlib.util, pathlib, signal, sys
+from provisioning.ssh import HostKey, SshTarget
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
+spec = importlib.util.spec_from_file_location("agent", "scripts/lib/agent.py")
+agent = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(agent)
+agent.ROOT = pathlib.Path(sys.argv[1])
+target = SshTarget(sys.argv[2], HostKey.parse(sys.argv[3]), private_key_file="/keys/id")
+agent.see_dashboard(target, "http://127.0.0.1:9119", 9000)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_what_ends_the_tunnel_s_command_ends_the_tunnel(end: signal.Signals, tmp_path: Path) -> None:
+    """With nothing left behind: the command has become ssh, under its own number."""
+    (tmp_path / ".cache").mkdir()
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\necho "$$ $@"\nexec sleep 600\n')
+    ssh.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), HOST, KEY]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    with contextlib.closing(child.stdout) as said:
+        try:
+            assert said.readline() == "http://127.0.0.1:9000  (until Ctrl-C)\n"
+            number, *arguments = shlex.split(said.readline())
+            assert int(number) == child.pid
+            child.send_signal(end)
+            assert child.wait(timeout=PATIENCE) == -end
+        finally:
+            child.kill()
+            child.wait(timeout=PATIENCE)
+    assert arguments[-3:] == ["-i", "/keys/id", f"root@{HOST}"]
+    assert "127.0.0.1:9000:127.0.0.1:9119" in arguments
+    pinned = [word for word in arguments if word.startswith("-oUserKnownHostsFile=")]
+    assert "-oStrictHostKeyChecking=yes" in arguments
+    assert Path(shlex.split(pinned[0].partition("=")[2])[0]).read_text() == f"{HOST} {KEY}\n"
