@@ -240,6 +240,8 @@ def install_python_packages() -> None:
         **os.environ,
         "UV_CACHE_DIR": str(CACHE / "uv-cache"),
         "UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "hardlink"),
+        # As pip and the downloads do: a network may have a certificate authority of its own.
+        "UV_SYSTEM_CERTS": os.environ.get("UV_SYSTEM_CERTS", "1"),
     }
     run(
         [
