@@ -1,8 +1,13 @@
 """Settings -> pet or cattle -> exports."""
 
+import sys
+
 import pulumi
 
 from components.program import run
+
+TOLD = 32
+"""The exit status by which Pulumi's Python host knows that the error has been shown, and adds no line of its own."""
 
 try:
     for name, value in run().items():
@@ -11,5 +16,6 @@ except Exception as error:
     from components.errors import PERSONAL_ERRORS
 
     if isinstance(error, PERSONAL_ERRORS):
-        raise pulumi.RunError(str(error)) from None
+        pulumi.log.error(str(error))
+        sys.exit(TOLD)
     raise

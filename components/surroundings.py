@@ -32,6 +32,7 @@ def pet_check(settings: Settings, pet: PetSettings, state: OwnState) -> PetCheck
             template=settings.template,
             claim=state.claim,
             ours=state.vmid == pet.vmid,
+            role="pet",
         ),
         volumes=tuple(volume_wish(pet.vmid, volume) for volume in pet.volumes),
     )
@@ -118,13 +119,13 @@ def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> 
 def pet_faults(settings: Settings, check: PetCheck) -> list[Fault]:
     """What stands in the pet's way; reads only."""
     with Proxmox(settings.connection) as client:
-        return [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_pet(client, check)]
+        return preflight_pet(client, check, lambda: check_plugin_trust(settings.connection, _plugin_environment()))
 
 
 def cattle_faults(settings: Settings, check: CattleCheck) -> list[Fault]:
     """What stands in the cattle's way; reads only."""
     with Proxmox(settings.connection) as client:
-        found = [*check_plugin_trust(settings.connection, _plugin_environment()), *preflight_cattle(client, check)]
+        found = preflight_cattle(client, check, lambda: check_plugin_trust(settings.connection, _plugin_environment()))
     return [*found, *folder_faults(settings, check.host)]
 
 

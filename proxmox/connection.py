@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,6 +47,7 @@ class Connection:
 
     fingerprint: SHA-256 of the server's certificate, 64 hex digits in lower case without colons.
     With none of the three the system's certificate store is used, as the provider plugin does.
+    names: for each key of ENVIRONMENT the name under which its value was found, for texts about it.
     """
 
     endpoint: str
@@ -56,6 +57,7 @@ class Connection:
     ca_file: str | None = None
     fingerprint: str | None = None
     insecure: bool = False
+    names: Mapping[str, str] = field(default_factory=lambda: {key: key for key in ENVIRONMENT}, compare=False)
 
     @property
     def host(self) -> str:
@@ -108,7 +110,8 @@ class _Reader:
         ca_file, fingerprint = self.identity(insecure)
         if self.faults:
             raise Faults(self.faults, "The connection to Proxmox cannot be used")
-        return Connection(endpoint, token_id, SecretStr(secret), node, ca_file, fingerprint, insecure)
+        names = {key: self.text(key)[1] for key in ENVIRONMENT}
+        return Connection(endpoint, token_id, SecretStr(secret), node, ca_file, fingerprint, insecure, names)
 
     def endpoint(self) -> str:
         value, name = self.text("endpoint")

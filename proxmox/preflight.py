@@ -12,7 +12,8 @@ from functools import partial
 from typing import TypeVar
 
 from proxmox.client import Node, Permissions, Proxmox, Storage, Version
-from proxmox.errors import Fault, ProxmoxError, Refusal
+from proxmox.connection import Connection
+from proxmox.errors import AuthenticationFailed, Fault, ProxmoxError, Refusal, TlsUntrusted
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster
 from proxmox.hostmounts import HostWish, commands_to_paste, root_needed
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
@@ -42,6 +43,7 @@ THIN_ROOM = GIB
 class GuestCheck:
     """A container that is to be there.
 
+    role: "pet" or "cattle", with which the keys of its settings begin;
     template: its volume name, for a container that may have to be made; root_gb in GiB; address: "10.0.0.5/24", or None
     for DHCP; claim: the mark of the stack's own guests; ours: whether the stack's state knows the guest.
     """
@@ -55,6 +57,11 @@ class GuestCheck:
     address: str | None = None
     claim: str | None = None
     ours: bool = False
+    role: str = "cattle"
+
+    def key(self, name: str) -> str:
+        """The setting that a fault is about: "vmid" -> "petVmid"."""
+        return f"{self.role}{name[0].upper()}{name[1:]}"
 
 
 @dataclass(frozen=True)
@@ -128,16 +135,16 @@ def pet_faults(check: PetCheck, seen: Surroundings) -> list[Fault]:
     for wish in new:
         sizes[wish.storage] = sizes.get(wish.storage, 0) + wish.size
     faults = _guest_faults(check.guest, seen, needed_pet(check), sizes)
+    if not _has_node(check.guest, seen):
+        return faults
     faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=True)
     pet = seen.cluster.guest(check.guest.vmid)
     if pet is not None and _is_ours(check.guest, pet):
         for wish in check.volumes:
-            faults += _refused(f"volume {wish.name}", partial(_plan_of, pet, wish, seen))
+            faults += _refused("petVolumes", partial(_plan_of, pet, wish, seen))
     elif pet is None:
         faults += [
-            Fault(
-                f"volume {wish.name}", wish.volid, "a pet that is to be made cannot have a volume yet", "remove volid"
-            )
+            Fault("petVolumes", wish.volid, "a pet that is to be made cannot have a volume yet", "remove volid")
             for wish in check.volumes
             if wish.volid is not None and not seen.taken
         ]
@@ -158,6 +165,8 @@ def _is_there(check: PetCheck, wish: VolumeWish, seen: Surroundings) -> bool:
 def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
     """All faults that stand in a cattle's way."""
     faults = _guest_faults(check.guest, seen, needed_cattle(check), {})
+    if not _has_node(check.guest, seen):
+        return faults
     faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=False)
     if check.host is not None:
         faults += _host_faults(check, check.host, seen.cluster.guest(check.guest.vmid))
@@ -169,12 +178,12 @@ def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
     # One that is to be made, or is a stranger's, is judged as the empty and stopped container that create will leave.
     judged = guest if usable else GuestFacts(wish.vmid, wish.node)
     volume = (seen.volumes or {}).get(wish.volid)
-    faults += _refused(f"volume {wish.volid}", lambda: plan_attach(judged, volume, seen.cluster, wish))
+    faults += _refused("cattleVolume", lambda: plan_attach(judged, volume, seen.cluster, wish))
     if usable and guest is not None:
         faults += [
             Fault(
-                f"volume {wish.volid}",
-                reference.where,
+                "cattleVolume",
+                wish.volid,
                 f"{describe_holder(guest, reference)}; going back to that snapshot would set the data back with it",
                 f"on node {guest.node}: {how_to_free(reference)}",
             )
@@ -213,78 +222,84 @@ def _is_ours(check: GuestCheck, guest: GuestFacts) -> bool:
 def _guest_faults(
     check: GuestCheck, seen: Surroundings, rights: Sequence[Right], new_volumes: Mapping[str, int]
 ) -> list[Fault]:
+    """Without the node that is declared, nothing else can be said of what would be on it."""
     guest = seen.cluster.guest(check.vmid)
     faults: list[Fault] = []
     if seen.version.major < OLDEST_MAJOR:
         rule = f"Proxmox VE {OLDEST_MAJOR} or newer is needed"
         faults.append(Fault("version", seen.version.version, rule, "upgrade the node"))
     faults += faults_of_rights(rights, seen.permissions, seen.token_id)
-    faults += _vmid_faults(check, guest, seen.taken)
     node = _node_faults(check, seen.nodes)
     faults += node
+    if not _has_node(check, seen):
+        return faults
+    faults += _vmid_faults(check, guest, seen.taken)
     if not node:
         sizes = dict(new_volumes)
         if guest is None:
             sizes[check.root_storage] = sizes.get(check.root_storage, 0) + int(check.root_gb * GIB)
         for name in dict.fromkeys([check.root_storage, *sizes]):
-            faults += _storage_faults(check.node, name, sizes.get(name, 0), seen.storages)
+            keys = [check.key("storage")] * (name == check.root_storage) + ["petVolumes"] * (name in new_volumes)
+            faults += _storage_faults(" and ".join(keys), check.node, name, sizes.get(name, 0), seen.storages)
         faults += _template_faults(check, guest, seen.templates)
         faults += _bridge_faults(check, seen.bridges)
     faults += _address_faults(check, seen.cluster)
     return faults
 
 
+def _has_node(check: GuestCheck, seen: Surroundings) -> bool:
+    return any(node.name == check.node for node in seen.nodes)
+
+
 def _node_faults(check: GuestCheck, nodes: Sequence[Node]) -> list[Fault]:
     known = {node.name: node for node in nodes}
     if check.node not in known:
         names = ", ".join(sorted(known)) or "none that the token may see"
-        return [Fault("node", check.node, f"must be a node of the cluster: {names}", "correct it in the settings")]
+        remedy = "correct it in the settings, or in PROXMOX_VE_NODE, which wins"
+        return [Fault("node", check.node, f"must be a node of the cluster: {names}", remedy)]
     if not known[check.node].online:
         return [Fault("node", check.node, "must be online", "start the node, or choose another")]
     return []
 
 
 def _vmid_faults(check: GuestCheck, guest: GuestFacts | None, taken: bool) -> list[Fault]:
-    value = str(check.vmid)
+    key, value = check.key("vmid"), str(check.vmid)
     if guest is None:
         if not taken:
             return []
         rule = "is taken by a guest that the token may not see; VMIDs are unique in a cluster"
-        return [
-            Fault("vmid", value, rule, "choose another number, or grant VM.Audit on /vms to the token and its user")
-        ]
+        return [Fault(key, value, rule, "choose another number, or grant VM.Audit on /vms to the token and its user")]
     if not _is_ours(check, guest) or guest.kind != "lxc":
         rule = f"must be free or this stack's own, and {describe_guest(guest)} has it without this stack's claim"
-        return [Fault("vmid", value, rule, "choose another number, or import the guest into the stack if it is yours")]
+        return [Fault(key, value, rule, "choose another number, or import the guest into the stack if it is yours")]
     if guest.node != check.node:
         rule = f"must be on node {check.node}, and is on {guest.node}"
-        return [Fault("vmid", value, rule, f"set the node to {guest.node}, or: pct migrate {check.vmid} {check.node}")]
+        return [Fault(key, value, rule, f"set the node to {guest.node}, or: pct migrate {check.vmid} {check.node}")]
     if guest.lock:
         rule = f"must not be locked ({guest.lock}): an operation is at work on it, or left its lock"
-        return [Fault("vmid", value, rule, f"wait; if nothing runs, on node {guest.node}: pct unlock {check.vmid}")]
+        return [Fault(key, value, rule, f"wait; if nothing runs, on node {guest.node}: pct unlock {check.vmid}")]
     return []
 
 
-def _storage_faults(node: str, name: str, size: int, storages: Sequence[Storage]) -> list[Fault]:
+def _storage_faults(key: str, node: str, name: str, size: int, storages: Sequence[Storage]) -> list[Fault]:
     storage = next((storage for storage in storages if storage.name == name), None)
-    key = f"storage {name}"
     if storage is None:
         names = ", ".join(storage.name for storage in storages) or "none"
         rule = f"must exist on node {node} and be visible to the token, which sees: {names}"
-        return [Fault(key, "", rule, "correct the name, or grant Datastore.Audit on it to the token and its user")]
+        return [Fault(key, name, rule, "correct the name, or grant Datastore.Audit on it to the token and its user")]
     faults = []
     if not (storage.enabled and storage.active):
-        state = "disabled" if not storage.enabled else "not active"
-        faults.append(Fault(key, state, "must be enabled and active", f"pvesm set {name} --disable 0; pvesm status"))
+        rule = f"must be enabled and active, and is {'not active' if storage.enabled else 'disabled'}"
+        faults.append(Fault(key, name, rule, f"on the node: pvesm set {name} --disable 0; pvesm status"))
     if "rootdir" not in storage.content:
-        rule = "must take container volumes (content rootdir)"
+        rule = f"must take container volumes (content rootdir), and takes {','.join(sorted(storage.content))}"
         contents = ",".join(sorted({*storage.content, "rootdir"}))
-        faults.append(Fault(key, ",".join(sorted(storage.content)), rule, f"pvesm set {name} --content {contents}"))
+        faults.append(Fault(key, name, rule, f"on the node: pvesm set {name} --content {contents}"))
     thin = storage.kind in THIN
     needed = min(size, THIN_ROOM) if thin else size
     if storage.active and (storage.available < needed or (size > storage.total > 0)):
-        value = f"{format_size(storage.available)} free of {format_size(storage.total)}"
-        faults.append(Fault(key, value, f"{format_size(size)} are asked for", "free room, or ask for less"))
+        room = f"{format_size(storage.available)} of {format_size(storage.total)} are free"
+        faults.append(Fault(key, name, f"{format_size(size)} are asked for, and {room}", "free room, or ask for less"))
     return faults
 
 
@@ -309,12 +324,17 @@ def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool
     if parse_size(size) > check.root_gb * GIB:
         rule = f"can't be made smaller: CT {check.vmid} has a root file system of {size}"
         return [
-            Fault("disk", f"{check.root_gb:g}G", rule, "raise it to that size, or destroy the guest and make it anew")
+            Fault(
+                check.key("disk"),
+                f"{check.root_gb:g}G",
+                rule,
+                "raise it to that size, or destroy the guest and make it anew",
+            )
         ]
     if protected:
         rule = f"CT {check.vmid} has a root file system of {size}, which the plugin can't grow while it is protected"
         remedy = f"on node {check.node}: pct resize {check.vmid} rootfs {check.root_gb:g}G; then: pulumi up --refresh"
-        return [Fault("disk", f"{check.root_gb:g}G", rule, remedy)]
+        return [Fault(check.key("disk"), f"{check.root_gb:g}G", rule, remedy)]
     return []
 
 
@@ -323,7 +343,7 @@ def _bridge_faults(check: GuestCheck, bridges: Sequence[str] | None) -> list[Fau
     if not check.bridge or not bridges or check.bridge in bridges:
         return []
     rule = f"must be a bridge of node {check.node}; there: {', '.join(bridges)}"
-    return [Fault("bridge", check.bridge, rule, "correct it in the settings")]
+    return [Fault(check.key("bridge"), check.bridge, rule, "correct it in the settings")]
 
 
 def _address_faults(check: GuestCheck, cluster: ClusterFacts) -> list[Fault]:
@@ -331,7 +351,12 @@ def _address_faults(check: GuestCheck, cluster: ClusterFacts) -> list[Fault]:
     if not wanted or wanted == "dhcp":
         return []
     return [
-        Fault("address", check.address or "", f"must be free, and {describe_guest(guest)} has it", "choose another")
+        Fault(
+            check.key("address"),
+            check.address or "",
+            f"must be free, and {describe_guest(guest)} has it",
+            "choose another",
+        )
         for guest in cluster.guests
         if guest.vmid != check.vmid and wanted in static_addresses(guest.config)
     ]
@@ -351,18 +376,27 @@ def static_addresses(config: Mapping[str, str]) -> frozenset[str]:
 # Reading.
 
 
-def preflight_pet(client: Proxmox, check: PetCheck) -> list[Fault]:
-    """All faults that stand in the pet's way. Reads only; raises nothing: what cannot be read is a fault."""
+def preflight_pet(client: Proxmox, check: PetCheck, others: Callable[[], Collection[Fault]] = tuple) -> list[Fault]:
+    """All faults that stand in the pet's way. Reads only; raises nothing: what cannot be read is a fault.
+
+    ``others``: asked for more of them once the API has answered; without an answer they would say the same again.
+    """
     storages = [wish.storage for wish in check.volumes]
-    return _preflight(client, check.guest, storages, check.guest.vmid, lambda seen: pet_faults(check, seen))
+    return _preflight(
+        client, check.guest, storages, check.guest.vmid, judge=lambda seen: pet_faults(check, seen), others=others
+    )
 
 
-def preflight_cattle(client: Proxmox, check: CattleCheck) -> list[Fault]:
-    """All faults that stand in a cattle's way. Reads only; raises nothing: what cannot be read is a fault."""
+def preflight_cattle(
+    client: Proxmox, check: CattleCheck, others: Callable[[], Collection[Fault]] = tuple
+) -> list[Fault]:
+    """All faults that stand in a cattle's way, as with `preflight_pet`."""
     wish = check.attach
     storages = [storage_of(wish.volid)] if wish is not None else []
     owner = wish.owner if wish is not None else check.guest.vmid
-    return _preflight(client, check.guest, storages, owner, lambda seen: cattle_faults(check, seen))
+    return _preflight(
+        client, check.guest, storages, owner, judge=lambda seen: cattle_faults(check, seen), others=others
+    )
 
 
 def _preflight(
@@ -370,13 +404,15 @@ def _preflight(
     guest: GuestCheck,
     storages: Sequence[str],
     owner: int,
+    *,
     judge: Callable[[Surroundings], list[Fault]],
+    others: Callable[[], Collection[Fault]],
 ) -> list[Fault]:
     try:
         version = client.version()
     except ProxmoxError as error:
-        return [_unread("connection", error)]
-    unread: list[Fault] = []
+        return [_no_way(client.connection, error)]
+    unread = [*others()]
 
     def read(key: str, what: Callable[[], T]) -> T | None:
         try:
@@ -387,12 +423,10 @@ def _preflight(
 
     nodes = read("nodes", client.nodes) or ()
     seen = Surroundings(
-        version,
-        nodes,
-        read("permissions", client.permissions) or Permissions({}),
-        client.connection.token_id,
-        read("vmid", lambda: client.vmid_taken(guest.vmid)) or False,
+        version, nodes, read("permissions", client.permissions) or Permissions({}), client.connection.token_id
     )
+    if not _has_node(guest, seen):
+        return unread + judge(seen)
     if any(node.name == guest.node and node.online for node in nodes):
         listed = read("storages", lambda: client.storages(guest.node)) or ()
         names = {storage.name for storage in listed}
@@ -411,7 +445,20 @@ def _preflight(
     cluster = read("guests", lambda: read_cluster(client, owner, power_of=[guest.vmid, owner]))
     if cluster is None:
         return unread + judge(seen)
-    return unread + judge(replace(seen, cluster=cluster))
+    taken = read("vmid", lambda: client.vmid_taken(guest.vmid)) or False
+    return unread + judge(replace(seen, cluster=cluster, taken=taken))
+
+
+def _no_way(connection: Connection, error: ProxmoxError) -> Fault:
+    """Why the API can't be asked at all, with the setting that decides it."""
+    key, value = "endpoint", connection.endpoint
+    if isinstance(error, AuthenticationFailed):
+        key, value = "apiToken", connection.token_id
+    elif isinstance(error, TlsUntrusted):
+        key, value = (
+            ("fingerprint", connection.fingerprint) if connection.fingerprint else ("caFile", connection.ca_file or "")
+        )
+    return Fault(connection.names[key], value, f"{error.what}: {error.why}", error.remedy)
 
 
 def _unread(key: str, error: ProxmoxError) -> Fault:

@@ -31,7 +31,7 @@ from proxmox.rights import grant_commands
 
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
 PET = PetCheck(
-    GuestCheck(999, "pve", "local-lvm", 1, TEMPLATE, "vmbr0"),
+    GuestCheck(999, "pve", "local-lvm", 1, TEMPLATE, "vmbr0", role="pet"),
     (VolumeWish("hermes", 999, "local-lvm", 1, "/volumes/hermes"),),
 )
 DISK = "local-lvm:vm-999-disk-1"

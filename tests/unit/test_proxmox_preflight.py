@@ -34,7 +34,7 @@ TEMPLATE = "local:vztmpl/debian-12.tar.zst"
 CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
 TOKEN = "pulumi@pve!ci"
 PET = PetCheck(
-    GuestCheck(999, "pve", "local-lvm", 2, TEMPLATE, "vmbr0", claim=CLAIM),
+    GuestCheck(999, "pve", "local-lvm", 2, TEMPLATE, "vmbr0", claim=CLAIM, role="pet"),
     (VolumeWish("hermes", 999, "local-lvm", 8, "/volumes/hermes"),),
 )
 CATTLE = CattleCheck(
@@ -182,35 +182,35 @@ CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
     "no such storage": (
         replace(CATTLE, guest=replace(CATTLE.guest, root_storage="fast")),
         around(),
-        "storage fast",
+        "cattleStorage",
         "which sees: local-lvm",
     ),
-    "no storage": (CATTLE, around(storages=()), "storage local-lvm", "which sees: none"),
-    "storage disabled": (CATTLE, around(storages=(replace(THIN, enabled=False),)), "storage local-lvm", "--disable 0"),
-    "storage not active": (CATTLE, around(storages=(replace(THIN, active=False),)), "storage local-lvm", "not active"),
+    "no storage": (CATTLE, around(storages=()), "cattleStorage", "which sees: none"),
+    "storage disabled": (CATTLE, around(storages=(replace(THIN, enabled=False),)), "cattleStorage", "--disable 0"),
+    "storage not active": (CATTLE, around(storages=(replace(THIN, active=False),)), "cattleStorage", "not active"),
     "content": (
         CATTLE,
         around(storages=(replace(THIN, content=frozenset({"iso"})),)),
-        "storage local-lvm",
+        "cattleStorage",
         "pvesm set local-lvm --content iso,rootdir",
     ),
     "thin pool is full": (
         CATTLE,
         around(storages=(replace(THIN, available=GIB // 2),)),
-        "storage local-lvm",
+        "cattleStorage",
         "20G are asked for",
     ),
     "larger than the pool": (
         CATTLE,
         around(storages=(replace(THIN, total=10 * GIB),)),
-        "storage local-lvm",
+        "cattleStorage",
         "20G are asked for",
     ),
     "thick storage has no room": (
         CATTLE,
         around(storages=(replace(THIN, kind="lvm", available=19 * GIB),)),
-        "storage local-lvm",
-        "19G free of 500G",
+        "cattleStorage",
+        "19G of 500G are free",
     ),
     "no template": (
         CATTLE,
@@ -222,54 +222,54 @@ CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
     "no such bridge": (
         replace(CATTLE, guest=replace(CATTLE.guest, bridge="vmbr9")),
         around(),
-        "bridge",
+        "cattleBridge",
         "vmbr0, vmbr1",
     ),
-    "number taken by one that is not seen": (CATTLE, around(taken=True), "vmid", "may not see"),
+    "number taken by one that is not seen": (CATTLE, around(taken=True), "cattleVmid", "may not see"),
     "number taken by a stranger": (
         CATTLE,
         around(with_cattle(cattle_with())),
-        "vmid",
+        "cattleVmid",
         "CT 105 'hermes' on node pve (stopped) has it without this stack's claim",
     ),
     "number taken by a virtual machine": (
         replace(CATTLE, guest=replace(CATTLE.guest, ours=True)),
         around(with_cattle(Guest({"name": "win"}, kind="qemu"))),
-        "vmid",
+        "cattleVmid",
         "VM 105 'win'",
     ),
     "on another node": (
         CATTLE,
         around(with_cattle(replace(ours(cattle_with()), node="pve2"))),
-        "vmid",
+        "cattleVmid",
         "pct migrate 105 pve",
     ),
-    "locked": (CATTLE, around(with_cattle(ours(cattle_with(lock="create")))), "vmid", "pct unlock 105"),
-    "address in use": (CATTLE, around(with_cattle(STRANGER, 300)), "address", "CT 300"),
+    "locked": (CATTLE, around(with_cattle(ours(cattle_with(lock="create")))), "cattleVmid", "pct unlock 105"),
+    "address in use": (CATTLE, around(with_cattle(STRANGER, 300)), "cattleAddress", "CT 300"),
     "a smaller root file system": (
         replace(CATTLE, guest=replace(CATTLE.guest, root_gb=19)),
         around(with_cattle(ours(cattle_with()))),
-        "disk",
+        "cattleDisk",
         "CT 105 has a root file system of 20G",
     ),
-    "volume missing": (CATTLE, around(volumes={}), f"volume {DISK}", "does not exist"),
-    "volumes not read": (CATTLE, around(volumes=None), f"volume {DISK}", "does not exist"),
+    "volume missing": (CATTLE, around(volumes={}), "cattleVolume", "does not exist"),
+    "volumes not read": (CATTLE, around(volumes=None), "cattleVolume", "does not exist"),
     "volume held": (
         CATTLE,
         around(with_cattle(cattle_with(f"{DISK},mp=/d", vmid=106), 106)),
-        f"volume {DISK}",
+        "cattleVolume",
         "held by guest 106",
     ),
     "pet runs": (
         CATTLE,
         around(Model({999: pet_with(f"{DISK},mp=/v", running=True)}, {DISK: EIGHT})),
-        f"volume {DISK}",
+        "cattleVolume",
         "CT 999 runs",
     ),
     "snapshot would carry the volume along": (
         CATTLE,
         around(with_cattle(SNAPSHOT)),
-        f"volume {DISK}",
+        "cattleVolume",
         "pct delsnapshot 105 before",
     ),
 }
@@ -287,7 +287,15 @@ def test_many_faults_are_told_in_one_go() -> None:
     guest = replace(CATTLE.guest, bridge="nope", template="local:vztmpl/nope")
     seen = around(with_cattle(STRANGER, 300), permissions=Permissions({}), volumes={}, taken=True)
     keys = {fault.key for fault in cattle_faults(replace(CATTLE, guest=guest), seen)}
-    assert keys >= {"/vms", "/storage/local-lvm", "vmid", "template", "bridge", "address", f"volume {DISK}"}
+    assert keys >= {
+        "/vms",
+        "/storage/local-lvm",
+        "cattleVmid",
+        "template",
+        "cattleBridge",
+        "cattleAddress",
+        "cattleVolume",
+    }
 
 
 def test_a_guest_that_the_state_knows_needs_no_claim() -> None:
@@ -326,37 +334,37 @@ PET_FAULTS: dict[str, tuple[PetCheck, Surroundings, str, str]] = {
     "smaller": (
         replace(PET, volumes=(replace(PET.volumes[0], size_gb=4),)),
         around(),
-        "volume hermes",
+        "petVolumes",
         "set its size to 8 GB",
     ),
     "a root file system that is to grow under protection": (
         replace(PET, guest=replace(PET.guest, root_gb=4)),
         around(),
-        "disk",
+        "petDisk",
         "pct resize 999 rootfs 4G",
     ),
     "explicit volume on a pet that is to be made": (
         replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),)),
         empty(),
-        "volume hermes",
+        "petVolumes",
         "cannot have a volume yet",
     ),
     "explicit volume that is gone": (
         replace(PET, volumes=(replace(PET.volumes[0], volid="local-lvm:vm-999-disk-7"),)),
         around(),
-        "volume hermes",
+        "petVolumes",
         "does not exist",
     ),
     "no room for root file system and volumes together": (
         PET,
         empty(storages=(replace(THIN, kind="lvm", available=9 * GIB),)),
-        "storage local-lvm",
+        "petStorage and petVolumes",
         "10G are asked for",
     ),
     "volumes on a storage that is not there": (
         replace(PET, volumes=(replace(PET.volumes[0], storage="fast"),)),
         empty(),
-        "storage fast",
+        "petVolumes",
         "must exist on node pve",
     ),
 }
@@ -365,7 +373,7 @@ PET_FAULTS: dict[str, tuple[PetCheck, Surroundings, str, str]] = {
 def test_a_cattles_root_file_system_may_grow() -> None:
     check = replace(CATTLE, guest=replace(CATTLE.guest, root_gb=40))
     assert not [
-        fault for fault in cattle_faults(check, around(with_cattle(ours(cattle_with())))) if fault.key == "disk"
+        fault for fault in cattle_faults(check, around(with_cattle(ours(cattle_with())))) if fault.key == "cattleDisk"
     ]
 
 
@@ -379,8 +387,8 @@ def test_each_fault_of_a_pet_is_told(case: str) -> None:
 def test_a_strangers_number_is_one_fault_and_its_volumes_are_not_judged() -> None:
     stranger = Model({999: pet_with()}, {})
     check = replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),))
-    assert {fault.key for fault in pet_faults(check, around(stranger, taken=True))} == {"vmid"}
-    assert {fault.key for fault in pet_faults(check, empty(taken=True))} == {"vmid"}
+    assert {fault.key for fault in pet_faults(check, around(stranger, taken=True))} == {"petVmid"}
+    assert {fault.key for fault in pet_faults(check, empty(taken=True))} == {"petVmid"}
 
 
 # Reading for it.
@@ -436,21 +444,30 @@ def test_a_cattle_without_a_volume_is_judged_without_one() -> None:
 
 def test_a_bad_token_is_one_fault() -> None:
     faults, server = told_by({"GET /version": Answer(401, "Authentication failed!", "")}, ask_cattle)
-    assert [fault.key for fault in faults] == ["connection"]
+    assert [(fault.key, fault.value) for fault in faults] == [("apiToken", TOKEN)]
     assert "pveum user token list" in faults[0].remedy
     assert len(server.asked) == 1
 
 
+def test_who_else_has_to_be_let_in_is_asked_once_the_api_answers() -> None:
+    plugin = Fault("SSL_CERT_FILE", "", "the plugin must trust the server", "export SSL_CERT_FILE=...")
+    server = Server({**ROUTES, "GET /version": Answer(401, "Authentication failed!", "")})
+    assert [fault.key for fault in preflight_pet(server.client(), PET, lambda: [plugin])] == ["apiToken"]
+    assert preflight_pet(Server(ROUTES).client(), PET, lambda: [plugin]) == [plugin]
+
+
 def test_what_cannot_be_read_is_a_fault_beside_the_others() -> None:
     denied = die("Permission check failed", 403)
-    faults, _ = told_by({"GET /cluster/resources": denied, "GET /nodes/pve/network": denied}, ask_cattle)
+    taken = die("Parameter verification failed.", 400)
+    changes = {"GET /cluster/resources": denied, "GET /nodes/pve/network": denied, "GET /cluster/nextid": taken}
+    faults, _ = told_by(changes, ask_cattle)
     assert "guests" in {fault.key for fault in faults}
-    assert "bridge" not in {fault.key for fault in faults}
+    assert "cattleBridge" not in {fault.key for fault in faults}
 
 
 def test_on_a_node_that_is_not_there_nothing_is_read() -> None:
-    faults, server = told_by({"GET /nodes": data([])}, ask_cattle)
-    assert "node" in {fault.key for fault in faults}
+    faults, server = told_by({"GET /nodes": data([{"node": "pve3", "status": "online"}])}, ask_cattle)
+    assert [fault.key for fault in faults] == ["node"]
     assert not any("content" in asked.path for asked in server.asked)
 
 
