@@ -228,11 +228,10 @@ def _guest_faults(
     if seen.version.major < OLDEST_MAJOR:
         rule = f"Proxmox VE {OLDEST_MAJOR} or newer is needed"
         faults.append(Fault("version", seen.version.version, rule, "upgrade the node"))
-    faults += faults_of_rights(rights, seen.permissions, seen.token_id)
+    lacking = {fault.key: fault for fault in faults_of_rights(rights, seen.permissions, seen.token_id)}
     node = _node_faults(check, seen.nodes)
-    faults += node
     if not _has_node(check, seen):
-        return faults
+        return [*faults, *lacking.values(), *node]
     faults += _vmid_faults(check, guest, seen.taken)
     if not node:
         sizes = dict(new_volumes)
@@ -240,11 +239,18 @@ def _guest_faults(
             sizes[check.root_storage] = sizes.get(check.root_storage, 0) + int(check.root_gb * GIB)
         for name in dict.fromkeys([check.root_storage, *sizes]):
             keys = [check.key("storage")] * (name == check.root_storage) + ["petVolumes"] * (name in new_volumes)
-            faults += _storage_faults(" and ".join(keys), check.node, name, sizes.get(name, 0), seen.storages)
+            key = " and ".join(keys)
+            storage = next((storage for storage in seen.storages if storage.name == name), None)
+            if storage is None:
+                # A mistyped name has no rights either: one fault, with both remedies.
+                grant = lacking.pop(f"/storage/{name}", None)
+                faults.append(_no_storage(key, name, check.node, seen.storages, grant))
+            else:
+                faults += _storage_faults(key, storage, sizes.get(name, 0))
         faults += _template_faults(check, guest, seen.templates)
         faults += _bridge_faults(check, seen.bridges)
     faults += _address_faults(check, seen.cluster)
-    return faults
+    return [*lacking.values(), *node, *faults]
 
 
 def _has_node(check: GuestCheck, seen: Surroundings) -> bool:
@@ -281,13 +287,15 @@ def _vmid_faults(check: GuestCheck, guest: GuestFacts | None, taken: bool) -> li
     return []
 
 
-def _storage_faults(key: str, node: str, name: str, size: int, storages: Sequence[Storage]) -> list[Fault]:
-    storage = next((storage for storage in storages if storage.name == name), None)
-    if storage is None:
-        names = ", ".join(storage.name for storage in storages) or "none"
-        rule = f"must exist on node {node} and be visible to the token, which sees: {names}"
-        return [Fault(key, name, rule, "correct the name, or grant Datastore.Audit on it to the token and its user")]
-    faults = []
+def _no_storage(key: str, name: str, node: str, seen: Sequence[Storage], grant: Fault | None) -> Fault:
+    names = ", ".join(storage.name for storage in seen) or "none"
+    rule = f"must exist on node {node} and be visible to the token, which sees: {names}"
+    remedy = "correct the name" + (f"; if it is right, {grant.remedy}" if grant else "")
+    return Fault(key, name, rule, remedy)
+
+
+def _storage_faults(key: str, storage: Storage, size: int) -> list[Fault]:
+    name, faults = storage.name, []
     if not (storage.enabled and storage.active):
         rule = f"must be enabled and active, and is {'not active' if storage.enabled else 'disabled'}"
         faults.append(Fault(key, name, rule, f"on the node: pvesm set {name} --disable 0; pvesm status"))
@@ -307,9 +315,9 @@ def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: fro
     if guest is not None or not check.template or templates is None or check.template in templates:
         return []
     storage, _, name = check.template.partition(":vztmpl/")
-    there = ", ".join(sorted(templates)) or "none"
-    rule = f"must be on the storage; there: {there}"
-    return [Fault("template", check.template, rule, f"on the node: pveam update; pveam download {storage} {name}")]
+    rule = f"must be on the storage; there: {', '.join(sorted(templates)) or 'none'}"
+    remedy = f"on the node: pveam update; pveam download {storage} {name}"
+    return [Fault("template", check.template, rule, f"name one that is there, or {remedy}" if templates else remedy)]
 
 
 def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool) -> list[Fault]:

@@ -185,6 +185,12 @@ CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
         "cattleStorage",
         "which sees: local-lvm",
     ),
+    "no such storage, and so no rights on it": (
+        replace(CATTLE, guest=replace(CATTLE.guest, root_storage="fast")),
+        around(),
+        "cattleStorage",
+        "correct the name; if it is right, on a node: pveum",
+    ),
     "no storage": (CATTLE, around(storages=()), "cattleStorage", "which sees: none"),
     "storage disabled": (CATTLE, around(storages=(replace(THIN, enabled=False),)), "cattleStorage", "--disable 0"),
     "storage not active": (CATTLE, around(storages=(replace(THIN, active=False),)), "cattleStorage", "not active"),
