@@ -10,14 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest import verify
 from provisioning.guest.common import CURRENT, FACTS, KEPT_FOLDER, Refusal, read_json
-from provisioning.guest.update import Subject, ask_all, installed_at, start_as_enabled, stop_services
+from provisioning.guest.update import RESTORE, Subject, ask_all, installed_at, start_as_enabled, stop_services
 
 
 def make(subject: Subject) -> dict[str, Any]:
@@ -52,28 +50,41 @@ def restore(subject: Subject, name: str) -> dict[str, Any]:
     if subject.read_note("update") is not None:
         raise Refusal("an update was ended in the middle; run `pulumi up` first. Nothing was changed.")
     version = version_now()
-    safety = str(subject.state("make", "--version", version, "--reason", f"before going back to {name}")["name"])
-    print(f"restore: the present state is kept as {safety}")
-    stop_services()
+    begun = (subject.read_note(RESTORE) or {}).get("safety")
+    if begun in whole:
+        print(f"restore: an earlier one was ended in the middle; the state from before it is {begun}")
+        safety = str(begun)
+    else:
+        safety = str(subject.state("make", "--version", version, "--reason", f"before going back to {name}")["name"])
+        print(f"restore: the present state is kept as {safety}")
+    back = f"Back to the state from before: scripts/agent restore {safety}"
     try:
-        subject.state("freshen", safety)
+        stop_services()
+        if safety != begun:
+            subject.state("freshen", safety)
+            # From here on what lies there is neither: a run that is ended now must not be taken for the present state.
+            subject.write_note(RESTORE, {"safety": safety})
         written = subject.state("restore", name)["written"]
+        subject.remove_note(RESTORE)
         print(f"restore: {written} files written")
-    except Refusal as refusal:
-        raise Refusal(
-            f"{refusal}\nThe state from before is in {safety}; what was begun can be repeated, or gone back from."
-        ) from None
-    finally:
-        start_as_enabled()
+    except (Refusal, OSError) as error:
+        raise Refusal("\n".join([str(error), *_started_again(), f"It can be repeated. {back}"])) from None
     try:
+        start_as_enabled()
         ask_all(subject, version)
-    except (verify.Fault, OSError) as fault:
-        raise Refusal(
-            f"{name} is restored, but the agent {version} does not work with it: {fault}\n"
-            f"Back to the state from before: scripts/agent restore {safety}"
-        ) from None
+    except (Refusal, OSError) as fault:
+        raise Refusal(f"{name} is restored, but the agent {version} does not work with it: {fault}\n{back}") from None
     print(f"restored: {name}; the agent {version} answers a prompt. The state from before is kept as {safety}")
     return {"restored": name, "safety": safety, "written": written}
+
+
+def _started_again() -> list[str]:
+    """Have the services run, whatever became of the data; in words, when even that fails."""
+    try:
+        start_as_enabled()
+    except (Refusal, OSError) as error:
+        return [f"The services were not started again: {error}"]
+    return []
 
 
 def subject_here() -> Subject:
@@ -88,7 +99,7 @@ def subject_here() -> Subject:
 
 def version_now() -> str:
     found = installed_at(os.path.realpath(CURRENT))
-    if found is None:
+    if not found:
         raise Refusal("there is no agent in this container; pulumi up makes it.")
     return str(found["version"])
 
@@ -108,7 +119,7 @@ def main() -> int:
             result = restore(subject, options.name)
         else:
             result = make(subject) if options.verb == "make" else listed(subject)
-    except (Refusal, OSError, subprocess.SubprocessError) as error:
+    except (Refusal, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if job := os.environ.get("HP_JOB"):

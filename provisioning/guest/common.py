@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,51 @@ class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the prog
     """A reason to stop, in words for the operator."""
 
 
-def run(*command: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120, told_as: str = "") -> str:
-    """Run a command; its error text becomes ours. `told_as`: what it is called there, instead of its first words."""
-    name = told_as or f"`{' '.join(command[:4])}`"
+def ended(
+    *command: str,
+    stdin: str | bytes | None = None,
+    timeout_s: float = 120,
+    told_as: str = "",
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, whatever its status; Refusal when that does not come in time.
+
+    `told_as`: what it is called in the refusal, instead of its first words. FileNotFoundError: no such program.
+    """
+    given = stdin.encode() if isinstance(stdin, str) else stdin
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
+        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=timeout_s, env=env)
     except subprocess.TimeoutExpired:
         raise Refusal(
-            f"{name} did not end within {timeout_s:g} s. Log in and look what hangs, then run again."
+            f"{told_as or _first(command)} did not end within {timeout_s:g} s. Log in and look what hangs, "
+            "then run again."
         ) from None
+    # What it prints need not be text: a log line of somebody else's must not end us.
+    out, err = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def run(
+    *command: str, stdin: str | bytes | None = None, check: bool = True, timeout_s: float = 120, told_as: str = ""
+) -> str:
+    """What a command prints; its error text becomes ours. `told_as`: see `ended`."""
+    done = ended(*command, stdin=stdin, timeout_s=timeout_s, told_as=told_as)
     if check and done.returncode != 0:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise Refusal(f"{name} failed with {done.returncode}: {words}")
+        raise Refusal(f"{told_as or _first(command)} failed with {done.returncode}: {words}")
     return done.stdout
+
+
+def _first(command: Sequence[str]) -> str:
+    return f"`{' '.join(command[:4])}`"
+
+
+def answer_in(text: str, who: str) -> Any:
+    """The JSON that a program has printed, behind whatever its libraries had to say; Refusal when there is none."""
+    for candidate in (text, text.strip().rpartition("\n")[2]):
+        with contextlib.suppress(ValueError):
+            return json.loads(candidate)
+    raise Refusal(f"{who} answered with something that is no JSON: {text.strip()[-300:]!r}")
 
 
 def as_user(user: str, *command: str, stdin: str | None = None, check: bool = True, told_as: str = "") -> str:
@@ -89,6 +121,9 @@ def phase_main(work: Callable[[Path], dict[str, Any]]) -> int:
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"error: {error}\nMend what is named here, then run again: the phase can be repeated.", file=sys.stderr)
+        return 1
     (job / "result.json").write_text(json.dumps(outputs))
     return 0
 
@@ -96,8 +131,8 @@ def phase_main(work: Callable[[Path], dict[str, Any]]) -> int:
 def read_json(path: Path) -> dict[str, Any]:
     """A record that this program keeps; empty where there is none, or none that can be read."""
     with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
     return {}
 
 

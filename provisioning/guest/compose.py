@@ -19,6 +19,7 @@ from provisioning.guest.common import (
     GATEWAY,
     IMAGE_RECORD,
     Refusal,
+    answer_in,
     as_user,
     bracket,
     install_file,
@@ -37,11 +38,9 @@ STOP_S = 90
 
 def installation() -> dict[str, Any]:
     """What the agent phase has found out about the image."""
-    try:
-        found: dict[str, Any] = json.loads(IMAGE_RECORD.read_text())
-    except (FileNotFoundError, ValueError):
-        raise Refusal(f"{IMAGE_RECORD} names no image; the agent phase has to run first.") from None
-    return found
+    if found := read_json(IMAGE_RECORD):
+        return found
+    raise Refusal(f"{IMAGE_RECORD} names no image; the agent phase has to run first.")
 
 
 def read_with(backend: str, image: str, uid: int, gid: int) -> Reader:
@@ -59,7 +58,8 @@ def inspect(backend: Backend) -> dict[str, Any] | None:
     """The container as an engine knows it; None where there is none. Refusal when the engine does not say."""
     if not run(*backend.command, "ps", "--all", "--quiet", "--filter", f"name=^/?{CONTAINER}$").strip():
         return None
-    found: list[dict[str, Any]] = json.loads(run(*backend.command, "container", "inspect", CONTAINER))
+    said = run(*backend.command, "container", "inspect", CONTAINER)
+    found: list[dict[str, Any]] = answer_in(said, backend.title)
     return found[0]
 
 

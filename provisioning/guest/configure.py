@@ -15,14 +15,24 @@ from typing import Any
 
 from provisioning.guest import compose
 from provisioning.guest import home as home_program
-from provisioning.guest.common import DASHBOARD, GATEWAY, KEPT_FOLDER, MANAGED, Refusal, as_user, bracket, phase_main
-from provisioning.guest.install import install_programs, refuse_moved_state
+from provisioning.guest.common import (
+    DASHBOARD,
+    GATEWAY,
+    KEPT_FOLDER,
+    MANAGED,
+    Refusal,
+    answer_in,
+    as_user,
+    bracket,
+    phase_main,
+)
+from provisioning.guest.install import install_facts, install_programs, refuse_moved_state
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import dashboard_hash, kept, read_env, read_with, try_managed, write_managed
 from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
 from provisioning.guest.trust import trust
-from provisioning.guest.update import WANTED, Subject, switching
+from provisioning.guest.update import WANTED, Subject, installed_at, switching
 
 AUTH_FILE = "auth.json"
 # Of Docker mode's guest, which has no agent outside of the container.
@@ -88,6 +98,7 @@ def put_in_place(
     inputs: dict[str, Any], hidden: dict[str, str], python: str, config: dict[str, Any], env: dict[str, str]
 ) -> dict[str, str]:
     """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start."""
+    install_facts(inputs)
     write_managed(inputs["gid"], config, env)
     in_home = put_home(inputs, hidden, python)
     for line in in_home["lines"]:
@@ -123,11 +134,9 @@ def bring_up_services(
 
 def installation(directory: str) -> dict[str, Any]:
     """What the agent phase has built in a folder of /opt/hermes."""
-    try:
-        found: dict[str, Any] = json.loads(Path(directory, "install.json").read_text())
-    except FileNotFoundError:
-        raise Refusal(f"{directory} is no complete installation; the agent phase has to run first.") from None
-    return found
+    if found := installed_at(directory):
+        return found
+    raise Refusal(f"{directory} is no complete installation; the agent phase has to run first.")
 
 
 def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, str]:
@@ -158,9 +167,9 @@ def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str) -> dic
         "config": inputs["user_config"],
     }
     program = Path(home_program.__file__).read_text(encoding="utf-8")
-    done: dict[str, Any] = json.loads(
-        as_user(inputs["user"], python, "-IB", "-c", program, stdin=json.dumps(wish), told_as="writing to the home")
-    )
+    what = "writing to the home"
+    said = as_user(inputs["user"], python, "-IB", "-c", program, stdin=json.dumps(wish), told_as=what)
+    done: dict[str, Any] = answer_in(said, what)
     return done
 
 

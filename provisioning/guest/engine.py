@@ -14,7 +14,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 import tarfile
 import time
@@ -25,7 +24,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN_RUNTIME, Backend, choose
-from provisioning.guest.common import IMAGE_RECORD, Refusal, install_file, phase_main, read_json, run
+from provisioning.guest.common import IMAGE_RECORD, Refusal, answer_in, ended, install_file, phase_main, read_json, run
 
 DAEMON = Path("/etc/docker/daemon.json")
 REGISTRIES = Path("/etc/containers/registries.conf.d/hermes-stack.conf")
@@ -147,14 +146,8 @@ def apt(*arguments: str) -> str:
         "-o", "Dpkg::Options::=--force-unsafe-io", "-o", "Dpkg::Options::=--force-confdef",
         "-o", "Dpkg::Options::=--force-confold",
     )  # fmt: skip
-    done = subprocess.run(
-        ("apt-get", *options, *arguments),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=APT_S,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-    )
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = ended("apt-get", *options, *arguments, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}", env=environment)
     if done.returncode != 0:
         words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
         raise Refusal(f"apt-get {' '.join(arguments[:4])} failed:\n{words}\nCorrect the sources or the network.")
@@ -342,7 +335,7 @@ def daemon_settings(present: dict[str, Any], registries: list[str], mtu: int | N
 def configure_engine(backend: Backend, registries: list[str]) -> None:
     """Written before the engine is installed, so that its first start has it; else it is restarted for a change."""
     # A bridge of 1500 behind an uplink of less (VXLAN, tunnels) loses what others send in full size.
-    links = json.loads(run("ip", "-json", "link"))
+    links = answer_in(run("ip", "-json", "link"), "ip")
     mtu = uplink_mtu(run("ip", "-4", "route", "show", "default"), {link["ifname"]: link["mtu"] for link in links})
     if backend is DOCKER:
         _configure_docker(registries, mtu)
@@ -404,9 +397,11 @@ def smoke(backend: Backend) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add("/bin/busybox", "bin/busybox")
-    _with_input(backend, packed.getvalue(), "import", "-", SMOKE_IMAGE)
-    command = (*backend.command, "run", "--rm", "--pull", "never", SMOKE_IMAGE, "/bin/busybox", "echo", "smoke-ok")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    run(*backend.command, "import", "-", SMOKE_IMAGE, stdin=packed.getvalue())
+    done = ended(
+        *(*backend.command, "run", "--rm", "--pull", "never", SMOKE_IMAGE, "/bin/busybox", "echo", "smoke-ok"),
+        told_as="a first container",
+    )
     if done.returncode != 0 or done.stdout.strip() != "smoke-ok":
         words = (done.stderr + done.stdout).strip()[-1500:]
         raise Refusal(
@@ -419,14 +414,6 @@ def smoke(backend: Backend) -> None:
         print(
             "engine: note: the storage driver is vfs, which copies every layer whole: slow, and large on disk. "
             "A root file system of ext4 (LVM, folders) lets the engine use overlays."
-        )
-
-
-def _with_input(backend: Backend, data: bytes, *arguments: str) -> None:
-    done = subprocess.run((*backend.command, *arguments), input=data, capture_output=True, check=False, timeout=120)
-    if done.returncode != 0:
-        raise Refusal(
-            f"`{backend.program} {arguments[0]}` failed: {done.stderr.decode(errors='replace').strip()[-1500:]}"
         )
 
 
@@ -480,10 +467,9 @@ def pull(backend: Backend, image: str) -> None:
         if attempt:
             print(f"image: again, after: {words.splitlines()[-1] if words else 'nothing'}", flush=True)
         try:
-            command = (*backend.command, "pull", "--quiet", reference)
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PULL_S)
-        except subprocess.TimeoutExpired:
-            words = f"it did not come within {PULL_S:g} s"
+            done = ended(*backend.command, "pull", "--quiet", reference, timeout_s=PULL_S, told_as="the pull")
+        except Refusal as late:
+            words = str(late)
             break
         if done.returncode == 0:
             return
@@ -548,8 +534,8 @@ def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> dict[str, 
     """What the agent in the image calls itself."""
     try:
         said = in_image(backend, digest_reference(image), ASK, uid=uid, gid=gid)
-        answer: dict[str, Any] = json.loads(said.splitlines()[-1])
-    except (Refusal, ValueError, IndexError) as error:
+        answer: dict[str, Any] = answer_in(said, "it")
+    except Refusal as error:
         raise Refusal(
             f"the image {image} is there, but its agent does not start: {error}\n"
             "It has to keep upstream's contract: `python` on PATH is the agent's."

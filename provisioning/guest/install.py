@@ -60,13 +60,17 @@ def install_programs(job: Path, inputs: dict[str, Any]) -> None:
     install_file(LIBRARY / "provisioning" / "__init__.py", "", mode=0o644, gid=0)
     for source in sorted((job / "provisioning" / "guest").glob("*.py")):
         install_file(package / source.name, source.read_text(encoding="utf-8"), mode=0o644, gid=0)
-    install_file(FACTS, json.dumps(facts_of(inputs), indent=1, sort_keys=True), mode=0o644, gid=0)
     for name in ("verify", "status"):
         install_file(LIBRARY / f"{name}.py", program(name), mode=0o755, gid=0)
     install_file(LIBRARY / "backups", program("backups"), mode=0o755, gid=0)
     install_file(SUDOERS, sudoers(inputs["user"], inputs["users_group"]), mode=0o440, gid=0)
     if install_file(COMMAND, program("cli"), mode=0o755, gid=0):
         print(f"command line: {COMMAND} written")
+
+
+def install_facts(inputs: dict[str, Any]) -> None:
+    """What these programs have to know of the agent that runs: goes with its configuration, and back with it."""
+    install_file(FACTS, json.dumps(facts_of(inputs), indent=1, sort_keys=True), mode=0o644, gid=0)
 
 
 def refuse_moved_state(user: str, home: str, hermes_home: str, kept_folder: str) -> None:

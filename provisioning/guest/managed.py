@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import KEPT_FOLDER, MANAGED, Refusal, as_user, install_file
+from provisioning.guest.common import KEPT_FOLDER, MANAGED, Refusal, answer_in, as_user, install_file
 
 UNKNOWN = Path("/var/lib/hermes-provision/unknown-keys.json")
 # On the volume, so that they outlive the container: what clients and browsers hold against us.
@@ -149,7 +149,7 @@ def check_managed(folder: Path, reader: Reader, config: dict[str, Any], env: dic
 
     Answers the keys that this version of the agent does not know.
     """
-    read = json.loads(reader(CHECK, folder))
+    read = answer_in(reader(CHECK, folder), "the agent's own reading of the managed scope")
     if read["config"] != config:
         wrong = sorted(key for key in {*config, *read["config"]} if config.get(key) != read["config"].get(key))
         raise Refusal(f"the agent reads the managed config.yaml differently than declared, at: {', '.join(wrong)}.")

@@ -106,8 +106,6 @@ def start_services(
     for unit in stale:
         if unit in ports and not is_active(unit):
             refuse_taken_port(*ports[unit])
-    if wanted:
-        run("systemctl", "enable", "--quiet", *wanted)
     if stale:
         # A counter from earlier troubles is no news; verify wants it at 0.
         run("systemctl", "reset-failed", *stale, check=False)
@@ -117,5 +115,8 @@ def start_services(
         rest = [unit for unit in stale if gateway_first is None or unit != GATEWAY]
         if rest:
             run("systemctl", "restart", *rest)
+    if wanted:
+        # After the start: nobody has to wait for it.
+        run("systemctl", "enable", "--quiet", *wanted)
     install_file(STARTED, json.dumps(wanted, indent=1), mode=0o644, gid=0)
     return stale

@@ -597,7 +597,7 @@ def main() -> int:
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 1
-    except OSError as error:
+    except (OSError, sqlite3.Error, subprocess.SubprocessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(json.dumps({**result, "seconds": round(time.monotonic() - began, 2)}))

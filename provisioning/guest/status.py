@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
+import sys
 from typing import Any
 
 from provisioning.guest.backend import health_of
-from provisioning.guest.common import CURRENT, DASHBOARD, FACTS, GATEWAY, IMAGE_RECORD, bracket
+from provisioning.guest.common import (
+    CURRENT,
+    DASHBOARD,
+    FACTS,
+    GATEWAY,
+    IMAGE_RECORD,
+    Refusal,
+    bracket,
+    ended,
+    read_json,
+)
 from provisioning.guest.compose import IDENTITY_LABEL
 from provisioning.guest.services import UNITS
 from provisioning.guest.verify import container
@@ -20,37 +29,36 @@ GB = 1 << 30
 def service_line(unit: str) -> str:
     """One line about a unit: how it is, since when, how often systemd had to start it anew."""
     names = "ActiveState,SubState,NRestarts,ActiveEnterTimestamp"
-    text = subprocess.run(
-        ["systemctl", "show", f"--property={names}", unit], capture_output=True, text=True, check=False, timeout=20
-    ).stdout
+    text = ended("systemctl", "show", f"--property={names}", unit, timeout_s=20).stdout
     state = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     since = f" since {state['ActiveEnterTimestamp']}" if state.get("ActiveEnterTimestamp") else ""
     return f"{state.get('ActiveState')} ({state.get('SubState')}){since}, restarts {state.get('NRestarts')}"
 
 
 def in_units() -> dict[str, str]:
-    installed = json.loads((CURRENT / "install.json").read_text(encoding="utf-8"))
     units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
     return {
         **{unit.removesuffix(".service"): service_line(unit) for unit in units},
-        "version": f"{installed['version']} in {os.path.realpath(CURRENT)}",
+        "version": f"{read_json(CURRENT / 'install.json').get('version', 'none')} in {os.path.realpath(CURRENT)}",
     }
 
 
 def in_container() -> dict[str, str]:
-    found, record = container() or {}, json.loads(IMAGE_RECORD.read_text(encoding="utf-8"))
+    found, record = container() or {}, read_json(IMAGE_RECORD)
     state: dict[str, Any] = found.get("State", {})
     health = health_of(found).get("Status", "no health check")
     return {
         "container": f"{state.get('Status', 'not there')} ({health}), restarts {found.get('RestartCount', 0)}",
-        "version": f"{record['version']} in {record['image']}",
+        "version": f"{record.get('version', 'none')} in {record.get('image', 'no image')}",
         "identity": str((found.get("Config", {}).get("Labels") or {}).get(IDENTITY_LABEL, "none of the stack's")),
     }
 
 
 def status() -> dict[str, str]:
     """What there is to know, in the order in which it is shown."""
-    facts: dict[str, Any] = json.loads(FACTS.read_text(encoding="utf-8"))
+    facts = read_json(FACTS)
+    if not facts:
+        raise Refusal("there is no agent in this container; pulumi up makes it.")
     api, disk = facts["api_server"], shutil.disk_usage(facts["home"])
     return {
         **(in_container() if facts["container"] else in_units()),
@@ -63,7 +71,11 @@ def status() -> dict[str, str]:
 
 
 def main() -> int:
-    found = status()
+    try:
+        found = status()
+    except (Refusal, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     width = max(map(len, found))
     for name, value in found.items():
         print(f"{name:{width}}  {value}")

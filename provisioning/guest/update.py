@@ -17,16 +17,29 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from provisioning.guest import verify
-from provisioning.guest.common import CURRENT, DASHBOARD, GATEWAY, KEPT_FOLDER, LIBRARY, MANAGED, Refusal, as_user, run
+from provisioning.guest.common import (
+    CURRENT,
+    DASHBOARD,
+    FACTS,
+    GATEWAY,
+    KEPT_FOLDER,
+    LIBRARY,
+    MANAGED,
+    Refusal,
+    answer_in,
+    as_user,
+    ended,
+    read_json,
+    run,
+)
 from provisioning.guest.services import STARTED, UNITS, is_active
 
 STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
@@ -35,7 +48,9 @@ WANTED = Path("/opt/hermes/wanted")
 """Links: what runs, what the last update came from, what the agent phase has built last."""
 SAVED = Path("/var/lib/hermes-provision/update")
 STATE_SECONDS = 1500
-JOURNAL_LINES = 15
+RESTORE = "restore"
+"""The note on the volume that backups.py is going back to a backup, and which one holds what was there before."""
+STOPPING, STARTED_NEW = "stopping", "started"
 # A failed phase shows the last fifteen lines of its log: the reason and the outcome must be among them.
 SHOWN_LINES = 4
 
@@ -52,19 +67,13 @@ class Subject:
 
     def state(self, *arguments: str) -> dict[str, Any]:
         """Run state.py as the agent's user; what it says on the way is seen, its refusal becomes ours."""
-        command = ["runuser", "--user", self.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM)]
-        done = subprocess.run(
-            [*command, self.home, self.data, *arguments],
-            cwd="/",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=STATE_SECONDS,
-        )
+        what = f"{STATE_PROGRAM.name} {arguments[0]}"
+        command = ("runuser", "--user", self.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
+        done = ended(*command, self.home, self.data, *arguments, timeout_s=STATE_SECONDS, told_as=what)
         if done.returncode != 0:
-            raise Refusal(done.stderr.strip().removeprefix("error: ") or f"the backup ended with {done.returncode}")
+            raise Refusal(done.stderr.strip().removeprefix("error: ") or f"{what} ended with {done.returncode}")
         sys.stdout.write(done.stderr)
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, Any] = answer_in(done.stdout, what)
         return answer
 
     def read_note(self, name: str) -> dict[str, Any] | None:
@@ -89,12 +98,9 @@ class Subject:
         return f"{self.home}/{KEPT_FOLDER}/{name}.json"
 
 
-def installed_at(directory: str) -> dict[str, Any] | None:
-    """What the agent phase says about a build; None when there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(Path(directory, "install.json").read_text())
-        return found
-    return None
+def installed_at(directory: str) -> dict[str, Any]:
+    """What the agent phase says about a build; empty when there is none."""
+    return read_json(Path(directory, "install.json"))
 
 
 def point(link: Path, directory: str) -> None:
@@ -110,17 +116,20 @@ def point(link: Path, directory: str) -> None:
 # ---- services -------------------------------------------------------------------------------------------------------
 
 
+def units_present() -> list[str]:
+    return [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+
+
 def stop_services() -> bool:
     """True when the gateway was running. Stopping is asked of both: neither may write any more."""
     was = is_active(GATEWAY)
-    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
-    if units:
+    if units := units_present():
         run("systemctl", "stop", *units)
     return was
 
 
 def start_as_enabled() -> None:
-    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+    units = units_present()
     run("systemctl", "reset-failed", *units, check=False)
     run("systemctl", "start", *units)
 
@@ -140,23 +149,14 @@ def ask_all(subject: Subject, version: str) -> None:
     verify.check_unit(GATEWAY)
 
 
-def last_words(unit: str, since: float) -> list[str]:
-    """What a service has said since then, without secrets."""
-    command = ("journalctl", "--unit", unit, "--since", f"@{since:.0f}", "--lines", str(JOURNAL_LINES))
-    lines = run(*command, "--no-pager", "--output", "cat", check=False)
-    for secret in verify.secrets_of_env():
-        if len(secret) >= 4:
-            lines = lines.replace(secret, "[secret]")
-    return [f"  {line}" for line in lines.splitlines()] or ["  (nothing)"]
-
-
 # ---- what the container had before -----------------------------------------------------------------------------------
 
 
 def own_files() -> list[Path]:
     """What a version's configuration consists of, outside the home."""
     units = [path for unit in (GATEWAY, DASHBOARD) for path in UNITS.glob(f"{unit}*")]
-    return sorted(path for path in (*MANAGED.glob("*"), *MANAGED.glob(".env"), *units, STARTED) if path.is_file())
+    every = (*MANAGED.glob("*"), *MANAGED.glob(".env"), *units, STARTED, FACTS)
+    return sorted(path for path in every if path.is_file())
 
 
 def save_files(directory: str, version: str) -> None:
@@ -176,18 +176,13 @@ def save_files(directory: str, version: str) -> None:
     making.rename(SAVED)
 
 
-def saved() -> dict[str, str] | None:
-    with contextlib.suppress(OSError, ValueError):
-        found: dict[str, str] = json.loads((SAVED / "from.json").read_text())
-        return found
-    return None
+def saved() -> dict[str, Any]:
+    """Which build the copies belong to, and its version; empty where there are none."""
+    return read_json(SAVED / "from.json")
 
 
-def put_back_files() -> None:
-    """Repeatable: the copies stay until the run is through."""
-    before = saved()
-    if before is None:
-        return
+def put_back_files(directory: str) -> None:
+    """The copies, which belong to the build in `directory`. Repeatable: they stay until the run is through."""
     kept = [path for path in (SAVED / "files").rglob("*") if path.is_file()]
     wanted = {Path("/") / path.relative_to(SAVED / "files"): path for path in kept}
     for path in own_files():
@@ -199,10 +194,9 @@ def put_back_files() -> None:
         shutil.copy2(source, aside)
         os.chown(aside, found.st_uid, found.st_gid)
         aside.replace(path)
-    point(CURRENT, before["directory"])
+    point(CURRENT, directory)
     run("systemctl", "daemon-reload")
-    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
-    if units:
+    if units := units_present():
         run("systemctl", "enable", "--quiet", *units)
 
 
@@ -227,6 +221,12 @@ class Trial:
         """For services.start_services: while something is switched, people wait for the gateway."""
         return self.wait_for_gateway if self.backup else None
 
+    def as_note(self, stage: str) -> dict[str, str]:
+        return {"backup": self.backup, "from": str(self.from_version), "to": self.to_directory, "stage": stage}
+
+    def note(self, stage: str) -> None:
+        self.subject.write_note("update", self.as_note(stage))
+
     def wait_for_gateway(self) -> None:
         ask_health(self.subject, self.to_version)
         if self.stopped_at is not None and "offline_seconds" not in self.outputs:
@@ -246,38 +246,47 @@ def switching(subject: Subject, directory: str, version: str) -> Iterator[Trial]
         return
     if not trial.backup:
         _back_up(trial)
-    _go_offline(trial)
+    _write_down(trial)
     try:
+        _go_offline(trial)
         yield trial
         _prove(trial)
-    except (Refusal, verify.Fault, OSError, subprocess.SubprocessError) as error:
+        _commit(trial)
+    except Exception as error:
+        # Whatever it is, a new version's odd answer or a fault of ours: the old one has to serve again.
         raise _take_back(trial, error) from None
-    _commit(trial)
+    _prune(trial)
+
+
+def note_of(subject: Subject) -> dict[str, str] | None:
+    """What a run that was ended in the middle has noted down on the volume; None when the last one was through."""
+    note = subject.read_note("update")
+    return note if note is not None and {"backup", "from", "to"} <= set(note) else None
+
+
+def touched(note: Mapping[str, str]) -> bool:
+    """Whether the data may be the new version's: from its start on, and not while the old one is stopped for it."""
+    return note.get("stage") != STOPPING
 
 
 def _clear_up_after_others(trial: Trial) -> None:
     """A run that was ended in the middle: go on with it when it wanted the same, else take it back."""
-    subject, note = trial.subject, trial.subject.read_note("update")
-    if note is None or not {"backup", "from", "to"} <= set(note):
+    note = note_of(trial.subject)
+    if note is None:
         shutil.rmtree(SAVED, ignore_errors=True)
-        return
-    if note["to"] == trial.to_directory:
+    elif note["to"] == trial.to_directory:
         print(f"update: going on with the one that was ended in the middle; the backup is {note['backup']}")
         trial.backup, trial.from_version = note["backup"], note["from"]
-        return
-    print(f"update: an earlier one, to {note['to']}, was ended in the middle; taking it back first")
-    stop_services()
-    print(f"update: {_give_back_data(subject, note['backup'], Path(note['to']).name)}")
-    put_back_files()
-    subject.remove_note("update")
-    shutil.rmtree(SAVED, ignore_errors=True)
+    else:
+        print(f"update: an earlier one, to {note['to']}, was ended in the middle; taking it back first")
+        for line in _go_back(trial.subject, note):
+            print(f"update: {line}")
 
 
 def _needs_proof(trial: Trial) -> bool:
     """Whether the data has been another build's: the container's own, or that of a container which is gone."""
     before = os.path.realpath(CURRENT)
-    old = installed_at(before)
-    if old is not None:
+    if old := installed_at(before):
         trial.from_version = str(old["version"])
         return before != trial.to_directory
     note = trial.subject.read_note("version")
@@ -286,6 +295,12 @@ def _needs_proof(trial: Trial) -> bool:
 
 
 def _back_up(trial: Trial) -> None:
+    if half := trial.subject.read_note(RESTORE):
+        raise Refusal(
+            "going back to a backup was ended in the middle: the data are neither the old nor the new. Nothing was "
+            "changed.\nGo back again: scripts/agent restore NAME, or to what there was before: "
+            f"scripts/agent restore {half.get('safety')}"
+        )
     was = str(trial.from_version)
     made = trial.subject.state("make", "--version", was, "--reason", f"before the update to {trial.to_version}")
     trial.backup = str(made["name"])
@@ -294,24 +309,24 @@ def _back_up(trial: Trial) -> None:
     )
 
 
-def _go_offline(trial: Trial) -> None:
-    subject, before = trial.subject, os.path.realpath(CURRENT)
-    if installed_at(before) is not None and saved() is None:
+def _write_down(trial: Trial) -> None:
+    """Both notes, before anything is touched: when this fails, the old version goes on as if nothing had been."""
+    before = os.path.realpath(CURRENT)
+    if installed_at(before) and not saved():
         save_files(before, str(trial.from_version))
-    note = {"backup": trial.backup, "from": str(trial.from_version), "to": trial.to_directory}
-    started = (subject.read_note("update") or {}).get("stage") == "started"
-    if not started:
-        subject.write_note("update", {**note, "stage": "stopping"})
+    if note_of(trial.subject) is None:
+        trial.note(STOPPING)
+
+
+def _go_offline(trial: Trial) -> None:
     trial.began, began = time.time(), time.monotonic()
     if stop_services():
         trial.stopped_at = began
-    if not started:
+    note = note_of(trial.subject)
+    if note is None or not touched(note):
         # From here on the new version may touch the data: the backup is what they were at this moment.
-        try:
-            subject.state("freshen", trial.backup)
-        except Refusal as refusal:
-            raise _take_back(trial, refusal) from None
-        subject.write_note("update", {**note, "stage": "started"})
+        trial.subject.state("freshen", trial.backup)
+        trial.note(STARTED_NEW)
     point(CURRENT, trial.to_directory)
 
 
@@ -324,20 +339,51 @@ def _prove(trial: Trial) -> None:
 def _commit(trial: Trial) -> None:
     _remember(trial)
     before = saved()
-    if before is not None and before["directory"] != trial.to_directory:
+    if before and before["directory"] != trial.to_directory:
         point(PREVIOUS, before["directory"])
     trial.subject.remove_note("update")
     shutil.rmtree(SAVED, ignore_errors=True)
-    removed = trial.subject.state("prune", str(trial.subject.backups_kept))["removed"]
+    trial.outputs |= {"backup": trial.backup, "from_version": trial.from_version}
+
+
+def _prune(trial: Trial) -> None:
+    try:
+        removed = trial.subject.state("prune", str(trial.subject.backups_kept))["removed"]
+    except Refusal as refusal:
+        print(f"warning: the update is through, but older backups were not removed: {refusal}")
+        removed = []
     if removed:
         print(f"update: older backups removed: {', '.join(removed)}")
-    trial.outputs |= {"backup": trial.backup, "from_version": trial.from_version}
 
 
 def _remember(trial: Trial) -> None:
     wanted = {"version": trial.to_version}
     if trial.subject.read_note("version") != wanted:
         trial.subject.write_note("version", wanted)
+
+
+def _go_back(subject: Subject, note: Mapping[str, str]) -> list[str]:
+    """Everything as it was before the update of this note; in words, how it stands now. Repeatable to its end."""
+    stop_services()
+    lines = []
+    if touched(note):
+        lines.append(_give_back_data(subject, note["backup"], Path(note["to"]).name))
+    before = saved()
+    if before:
+        put_back_files(before["directory"])
+        start_as_enabled()
+        began = time.monotonic()
+        try:
+            ask_health(subject, before["version"])
+            lines.append(f"{before['version']} runs again, {time.monotonic() - began:.1f} s after it was started.")
+        except (Refusal, OSError) as fault:
+            lines.append(f"{before['version']} was started again, but does not answer either: {fault}")
+    else:
+        run("systemctl", "disable", "--quiet", GATEWAY, DASHBOARD, check=False)
+        lines.append("There is no older build in this container to go back to; the services are stopped.")
+    subject.remove_note("update")
+    shutil.rmtree(SAVED, ignore_errors=True)
+    return lines
 
 
 def _give_back_data(subject: Subject, backup: str, version: str) -> str:
@@ -353,35 +399,18 @@ def _give_back_data(subject: Subject, backup: str, version: str) -> str:
 
 def _take_back(trial: Trial, error: Exception) -> Refusal:
     """Everything as it was; the text of the refusal tells why, and how it stands now."""
-    subject, backup = trial.subject, trial.backup
-    lines = [f"the update to {trial.to_version} was taken back: {error}"]
-    for unit in (DASHBOARD, GATEWAY):
-        if (UNITS / unit).exists():
-            words = last_words(unit, trial.began)
-            print(f"update: the last lines of {unit}:\n" + "\n".join(words))
-            if unit == GATEWAY:
-                lines += ["Its last lines (more above):", *words[-SHOWN_LINES:]]
+    why = str(error) if isinstance(error, Refusal | OSError) else repr(error)
+    lines = [f"the update to {trial.to_version} was taken back: {why}"]
+    for unit in units_present():
+        words = verify.journal(unit, "--since", f"@{trial.began:.0f}")
+        print("\n".join([f"update: the last lines of {unit}:", *words]))
+        if unit == GATEWAY:
+            lines += ["Its last lines (more above):", *words[-SHOWN_LINES:]]
     print(f"update: {trial.to_version} failed; switching back")
     try:
-        stop_services()
-        lines.append(_give_back_data(subject, backup, trial.to_version))
-        before = saved()
-        if before is None:
-            run("systemctl", "disable", "--quiet", GATEWAY, DASHBOARD, check=False)
-            lines.append("There is no older build in this container to go back to; the services are stopped.")
-        else:
-            put_back_files()
-            start_as_enabled()
-            began = time.monotonic()
-            try:
-                ask_health(subject, before["version"])
-                lines.append(f"{before['version']} runs again, {time.monotonic() - began:.1f} s after it was started.")
-            except verify.Fault as fault:
-                lines.append(f"{before['version']} was started again, but does not answer either: {fault}")
-        subject.remove_note("update")
-        shutil.rmtree(SAVED, ignore_errors=True)
-    except (Refusal, OSError, subprocess.SubprocessError) as trouble:
+        lines += _go_back(trial.subject, note_of(trial.subject) or trial.as_note(STARTED_NEW))
+    except (Refusal, OSError) as trouble:
         # The notes stay: the next run takes it up from here.
         lines.append(f"Going back was not completed: {trouble}. Run again: it goes on from here.")
-    lines.append(f"The backup from before is {backup}. The next run tries again; or set the old version.")
+    lines.append(f"The backup from before is {trial.backup}. The next run tries again; or set the old version.")
     return Refusal("\n".join(lines))

@@ -9,6 +9,7 @@ anything is not as declared. The API key is read from the managed .env and is ne
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import pwd
@@ -26,7 +27,19 @@ from typing import Any
 
 from provisioning.guest.backend import ENGINE, health_of
 from provisioning.guest.cli import COMMAND
-from provisioning.guest.common import CONTAINER, CURRENT, DASHBOARD, FACTS, GATEWAY, IMAGE_RECORD, bracket
+from provisioning.guest.common import (
+    CONTAINER,
+    CURRENT,
+    DASHBOARD,
+    FACTS,
+    GATEWAY,
+    IMAGE_RECORD,
+    Refusal,
+    answer_in,
+    bracket,
+    ended,
+    read_json,
+)
 
 MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
@@ -45,7 +58,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)  # loopback needs no proxy
 
 
-class Fault(Exception):  # noqa: N818 - what was found, no fault of the program
+class Fault(Refusal):
     """Something is not as declared."""
 
 
@@ -56,14 +69,12 @@ def say(text: str) -> None:
 def show(unit: str) -> dict[str, str]:
     """What systemd knows about a unit."""
     names = "ActiveState,SubState,NRestarts,MainPID,Result,ExecMainStatus"
-    text = subprocess.run(
-        ["systemctl", "show", f"--property={names}", unit], capture_output=True, text=True, check=False, timeout=20
-    ).stdout
+    text = ended("systemctl", "show", f"--property={names}", unit, timeout_s=20).stdout
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
-def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: float) -> tuple[int, Any]:
-    """Status and JSON body; Fault for what is no JSON. OSError when nobody answers."""
+def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: float) -> tuple[int, dict[str, Any]]:
+    """Status and JSON object; Fault for any other answer. OSError when nobody answers."""
     headers = {"Accept": "application/json"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
@@ -77,21 +88,24 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
             status, raw = answer.status, answer.read()
     except urllib.error.HTTPError as error:
         status, raw = error.code, error.read()
-    try:
-        return status, json.loads(raw)
-    except ValueError:
-        raise Fault(f"{url} answered {status} with something that is no JSON: {raw[:120]!r}") from None
+    except http.client.HTTPException as error:
+        if isinstance(error, OSError):  # it hung up
+            raise
+        raise Fault(f"{url} answered with something that is no HTTP: {error!r}") from None
+    with contextlib.suppress(ValueError):
+        found = json.loads(raw)
+        if isinstance(found, dict):
+            return status, found
+    raise Fault(f"{url} answered {status} with something that is no JSON object: {raw[:120]!r}")
 
 
 def container() -> dict[str, Any] | None:
     """The agent's container as the engine knows it; None where there is none."""
     try:
-        done = subprocess.run(
-            [ENGINE, "container", "inspect", CONTAINER], capture_output=True, text=True, check=False, timeout=20
-        )
-        found = json.loads(done.stdout or "[]")
-    except (FileNotFoundError, ValueError):
+        said = ended(ENGINE, "container", "inspect", CONTAINER, timeout_s=20).stdout
+    except FileNotFoundError:
         return None
+    found: list[dict[str, Any]] = answer_in(said or "[]", "the engine")
     return found[0] if found else None
 
 
@@ -168,10 +182,9 @@ def api_key() -> str:
 
 def installed_version(expected: str | None, *, in_container: bool) -> str:
     record = IMAGE_RECORD if in_container else CURRENT / "install.json"
-    try:
-        version = json.loads(record.read_text())["version"]
-    except (FileNotFoundError, ValueError, KeyError):
-        raise Fault(f"{record} tells of no complete installation") from None
+    version = read_json(record).get("version")
+    if version is None:
+        raise Fault(f"{record} tells of no complete installation")
     if expected is not None and version != expected:
         raise Fault(f"the installed version is {version}, declared is {expected}")
     return str(version)
@@ -188,11 +201,12 @@ def check_health(base: str, key: str, version: str, deadline: float, service: st
     while True:
         status, detailed = request(f"{base}/health/detailed", key=key, timeout_s=20)
         # Agents before 0.19 do not tell their readiness; the prompt is what proves them.
-        if status == 200 and detailed.get("readiness", {"status": "ok"}).get("status") == "ok":
+        readiness = detailed.get("readiness", {"status": "ok"})
+        if status == 200 and isinstance(readiness, dict) and readiness.get("status") == "ok":
             return
         if time.monotonic() >= deadline:
-            checks = detailed.get("readiness", {}).get("checks", detailed) if isinstance(detailed, dict) else detailed
-            raise Fault(f"/health/detailed answered {status}: {json.dumps(checks)[:600]}")
+            shown = detailed.get("readiness", detailed)
+            raise Fault(f"/health/detailed answered {status}: {json.dumps(shown)[:600]}")
         time.sleep(POLL_S)
 
 
@@ -206,13 +220,7 @@ def wait_until_healthy(deadline: float) -> None:
 
 def read_as(user: str, path: str) -> str:
     """A file in the agent's reach, read with its rights: what it may have put there instead is its own problem."""
-    return subprocess.run(
-        [RUNUSER, "--user", user, "--", "head", "--bytes=65536", path],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    ).stdout
+    return ended(RUNUSER, "--user", user, "--", "head", "--bytes=65536", path, timeout_s=20).stdout
 
 
 def check_running(parameters: dict[str, Any], deadline: float) -> None:
@@ -268,7 +276,8 @@ def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             start_new_session=True,
         )
     except OSError as error:  # a prompt can be too long for a command line
@@ -342,8 +351,11 @@ def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
         raise Fault(f"the prompt got no answer within {parameters['prompt_timeout_s']:g} s: {error}") from None
     if status != 200:
         raise Fault(f"the prompt was answered with status {status}: {json.dumps(answer)[:600]}")
-    choice = (answer.get("choices") or [{}])[0]
-    text = str((choice.get("message") or {}).get("content") or "")
+    try:
+        choice = (answer.get("choices") or [{}])[0]
+        text = str((choice.get("message") or {}).get("content") or "")
+    except (AttributeError, LookupError):
+        raise Fault(f"the prompt was answered in a form that is not OpenAI's: {json.dumps(answer)[:600]}") from None
     if choice.get("finish_reason") != "stop" or (answer.get("hermes") or {}).get("failed"):
         raise Fault(
             "the model endpoint did not answer the prompt "
@@ -356,26 +368,9 @@ def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
 
 def check_owners(home: str, uid: int) -> None:
     """Everything in the home is the agent's; a new file system's lost+found is the kernel's."""
-    found = subprocess.run(
-        [
-            "find",
-            home,
-            "-xdev",
-            "-path",
-            f"{home}/lost+found",
-            "-prune",
-            "-o",
-            "!",
-            "-uid",
-            str(uid),
-            "-printf",
-            "%U %p\\n",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    ).stdout.splitlines()
+    beside = ("-path", f"{home}/lost+found", "-prune", "-o")
+    others = ("!", "-uid", str(uid), "-printf", "%U %p\\n")
+    found = ended("find", home, "-xdev", *beside, *others, timeout_s=300).stdout.splitlines()
     if found:
         shown = "\n".join(f"  uid {line}" for line in found[:5])
         raise Fault(
@@ -385,20 +380,20 @@ def check_owners(home: str, uid: int) -> None:
         )
 
 
-def journal(unit: str, hidden: str) -> str:
-    command = ["journalctl", "--unit", unit, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat"]
+def journal(unit: str, *since: str) -> list[str]:
+    """The last that a service has said, without secrets. `since`: options of journalctl. No error: it explains one."""
+    command = ("journalctl", "--unit", unit, *since, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat")
     if unit == CONTAINER:
-        command = [ENGINE, "logs", "--tail", str(JOURNAL_LINES), CONTAINER]
+        command = (ENGINE, "logs", "--tail", str(JOURNAL_LINES), CONTAINER)
     try:
-        lines = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=20
-        ).stdout
-    except FileNotFoundError:
-        return "  (nothing)"
-    for secret in secrets_of_env() | {hidden}:
+        done = ended(*command, timeout_s=20)
+    except (Refusal, OSError):
+        return ["  (its log can't be read)"]
+    lines = done.stdout + done.stderr
+    for secret in secrets_of_env():
         if len(secret) >= 4:
             lines = lines.replace(secret, "[secret]")
-    return "\n".join(f"  {line}" for line in lines.splitlines()) or "  (nothing)"
+    return [f"  {line}" for line in lines.splitlines()] or ["  (nothing)"]
 
 
 def secrets_of_env() -> set[str]:
@@ -476,10 +471,9 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def ask(parameters: dict[str, Any]) -> dict[str, Any]:
     """One prompt and its answer, once the gateway is there (it may have been started a moment ago)."""
-    try:
-        facts = json.loads(FACTS.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise Fault(f"{FACTS} is missing: the configure phase has not run") from None
+    facts = read_json(FACTS)
+    if not facts:
+        raise Fault(f"{FACTS} is missing: the configure phase has not run")
     api = {f"api_server_{name}": facts["api_server"][name] for name in ("host", "port")}
     # How it runs, the guest knows better than who asks.
     parameters |= {"api_server": facts["api_server"]["enabled"], **api, "container": container() is not None}
@@ -494,9 +488,9 @@ def main() -> int:
     parameters = json.loads(Path(job, "inputs.json").read_text()) if job else json.load(sys.stdin)
     try:
         result = verify(parameters) if parameters.get("only") != "prompt" else ask(parameters)
-    except Fault as fault:
+    except (Refusal, OSError) as fault:
         for unit in services_of(parameters):
-            print(f"Last lines of {unit}:\n{journal(unit, '')}", file=sys.stderr)
+            print("\n".join([f"Last lines of {unit}:", *journal(unit)]), file=sys.stderr)
         # Last, for it is the last lines of a job that its error shows.
         print(f"verify failed: {fault}", file=sys.stderr)
         return 1

@@ -95,6 +95,9 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
             made.requests.append((self.path, self.headers.get("Authorization"), body))
             status, answer = made.answers.get(self.path, (404, {}))
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            if status == 0:  # something else has the port
+                self.wfile.write(data)
+                return
             self.send_response(status)
             if isinstance(answer, dict) and "Location" in answer:
                 self.send_header("Location", answer["Location"])
@@ -206,12 +209,16 @@ WRONG: list[tuple[str, tuple[int, Any], str]] = [
     ("/health", changed("/health", status="degraded"), "/health says 'degraded'"),
     ("/health", (503, {}), "status 503"),
     ("/health", (200, b"<html>"), "no JSON"),
+    ("/health", (200, ["ok"]), "no JSON object"),
+    ("/health", (0, b"220 mail.example ESMTP\r\n"), "no HTTP"),
     ("/health/detailed", (200, {"readiness": {"status": "fail", "checks": {"state_db": "locked"}}}), "locked"),
+    ("/health/detailed", (200, {"readiness": ["locked"]}), "answered 200"),
     ("/health/detailed", (401, {"error": "no"}), "answered 401"),
     # facts hermes 1: a model that is down shows as HTTP 200
     ("/v1/chat/completions", (200, FAILED_TURN), "finish_reason 'error'"),
     ("/v1/chat/completions", (200, STOPPED_BUT_FAILED), "did not answer the prompt"),
     ("/v1/chat/completions", (500, {"error": "memories does not exist"}), "memories does not exist"),
+    ("/v1/chat/completions", (200, {"choices": ["HERMES-OK"]}), "in a form that is not OpenAI's"),
     ("/v1/chat/completions", (200, {"choices": []}), "did not answer the prompt"),
     (
         "/v1/chat/completions",

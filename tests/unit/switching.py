@@ -1,0 +1,264 @@
+"""A container for the unit tests of updates and restores: folders for its disks, a table for its systemd.
+
+The data, the backups and the notes are real files, and what works on them is the real code. Every step that changes
+something is counted; at one of them the world can break or end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioning.guest import backups, services, state, update, verify
+from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, read_json
+from provisioning.guest.update import Subject, switching
+
+OLD, NEW, OTHER = "1.0", "2.0", "3.0"
+
+
+class Killed(BaseException):
+    """As by SIGKILL: nothing of the run comes after it."""
+
+
+def broken(step: str) -> Exception:
+    return Refusal(f"{step} broke")
+
+
+def killed(_step: str) -> BaseException:
+    return Killed()
+
+
+@dataclass
+class World:
+    """`fail_at`: the step at which `failure` happens, once. `at_start`: what a version does to the data when it starts.
+
+    `answers`: versions that answer a prompt. `starts`: versions that live.
+    """
+
+    root: Path
+    fail_at: int = 0
+    failure: Callable[[str], BaseException] = killed
+    done: list[str] = field(default_factory=list)
+    """The steps so far."""
+    running: dict[str, str | None] = field(default_factory=lambda: dict.fromkeys((GATEWAY, DASHBOARD)))
+    enabled: bool = False
+    answers: set[str] = field(default_factory=lambda: {OLD, NEW, OTHER})
+    starts: set[str] = field(default_factory=lambda: {OLD, NEW, OTHER})
+    at_start: dict[str, Callable[[Path], None]] = field(default_factory=dict)
+    odd: Exception | None = None
+    """What asking the new version's health ends with, as by an answer that nobody has thought of."""
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def data(self) -> Path:
+        return self.home / ".hermes"
+
+    @property
+    def current(self) -> Path:
+        return self.root / "opt" / "current"
+
+    @property
+    def started(self) -> Path:
+        return self.root / "started.json"
+
+    def directory(self, version: str) -> str:
+        return str(self.root / "opt" / version)
+
+    def subject(self) -> Subject:
+        probe = {"services_timeout_s": 1, "dashboard": True}
+        return Subject("hermes", str(self.home), str(self.data), 3, probe)
+
+    # ---- how a step is done, or is not ----
+
+    def change(self, what: str) -> None:
+        self.done.append(what)
+        if len(self.done) == self.fail_at:
+            raise self.failure(what)
+
+    def systemctl(self, *command: str, **_: Any) -> str:
+        if command[0] == "sync":
+            return ""
+        assert command[0] == "systemctl", command
+        verb, units = command[1], [word for word in command[2:] if not word.startswith("-")]
+        if verb == "show":
+            return "active" if self.running[units[0]] else "inactive"
+        if verb in ("daemon-reload", "reset-failed"):
+            return ""
+        self.change(f"systemctl {verb}")
+        for unit in units:
+            if verb in ("stop", "restart"):
+                self.running[unit] = None
+            if verb in ("start", "restart"):
+                self._start(unit)
+        self.enabled = {"enable": True, "disable": False}.get(verb, self.enabled)
+        return ""
+
+    def _start(self, unit: str) -> None:
+        if self.running[unit]:
+            return
+        version = (self.root / "units" / unit).read_text()
+        if unit == GATEWAY and version in self.at_start:
+            self.at_start[version](self.data)
+        self.running[unit] = version if version in self.starts else None
+
+    def as_user(self, _user: str, *command: str, stdin: str | None = None, **_: Any) -> str:
+        """The three of a note. A hundred shells that only read one would take most of these tests' time."""
+        path = Path(command[-1])
+        if command[0] == "sh" and stdin is None:
+            return path.read_text() if path.exists() else ""
+        self.change("a note")
+        if command[0] == "rm":
+            path.unlink(missing_ok=True)
+            return ""
+        words = [word.replace('sync "$2.part"; ', "") for word in command]  # nothing loses power here
+        return subprocess.run(words, input=stdin, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def state(self, *command: str, **_: Any) -> subprocess.CompletedProcess[str]:
+        arguments = command[command.index(str(update.STATE_PROGRAM)) + 1 :]
+        if arguments[2] != "list":
+            self.change(f"state {arguments[2]}")
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            patch.setattr(sys, "argv", ["state.py", *arguments])
+            patch.setattr(os, "geteuid", lambda: 10000)
+            status = state.main()
+        return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
+
+    def check_gateway(self, _probe: dict[str, Any], version: str, _deadline: float) -> None:
+        if self.odd is not None and version != OLD:
+            raise self.odd
+        if self.running[GATEWAY] != version:
+            raise verify.Fault(f"{self.running[GATEWAY]} runs")
+
+    def prompt(self, _probe: dict[str, Any]) -> str:
+        if self.running[GATEWAY] not in self.answers:
+            raise verify.Fault("no such luck")
+        return "yes"
+
+    # ---- what the configure phase does ----
+
+    def configure(self, version: str) -> dict[str, Any]:
+        """Bring the agent to a version, as configure.py does; answers the outputs."""
+        with switching(self.subject(), self.directory(version), version) as trial:
+            wanted = dict.fromkeys((GATEWAY, DASHBOARD), version)
+            for folder in ("managed", "units"):
+                (self.root / folder).mkdir(exist_ok=True)
+            self.change("the managed scope")
+            (self.root / "managed" / ".env").write_text(version)
+            self.change("the units")
+            for unit in wanted:
+                (self.root / "units" / unit).write_text(version)
+            started = read_json(self.started)
+            stale = [unit for unit in wanted if not self.running[unit] or started.get(unit) != version]
+            if GATEWAY in stale:
+                self.systemctl("systemctl", "restart", GATEWAY)
+                if trial.gateway_first is not None:
+                    trial.gateway_first()
+            if stale:
+                self.systemctl("systemctl", "restart", *[unit for unit in stale if unit != GATEWAY])
+            self.systemctl("systemctl", "enable", *wanted)
+            self.started.write_text(json.dumps(wanted))
+        return trial.outputs
+
+    # ---- what is there ----
+
+    def serves(self, version: str) -> None:
+        """All of the container is this version's, and nothing tells of another."""
+        assert self.running == {GATEWAY: version, DASHBOARD: version}
+        assert self.enabled
+        assert str(self.current.readlink()) == self.directory(version)
+        texts = [path.read_text() for path in (*(self.root / "units").iterdir(), *(self.root / "managed").iterdir())]
+        assert set(texts) == {version}
+        assert read_json(self.started) == {GATEWAY: version, DASHBOARD: version}
+        assert not update.SAVED.exists()
+        assert self.subject().read_note("update") is None
+
+    def words(self) -> list[str]:
+        with contextlib.closing(sqlite3.connect(f"file:{self.data}/state.db?mode=ro", uri=True)) as database:
+            return [row[0] for row in database.execute("SELECT word FROM words ORDER BY word")]
+
+    def schema(self) -> int:
+        with contextlib.closing(sqlite3.connect(f"file:{self.data}/state.db?mode=ro", uri=True)) as database:
+            return int(database.execute("SELECT version FROM schema_version").fetchone()[0])
+
+    def backups(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.subject().state("list")["backups"]
+        return found
+
+
+def tell(data: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(data / "state.db")) as database, database:
+        database.execute("PRAGMA synchronous=OFF")
+        for statement in statements:
+            database.execute(statement)
+
+
+def migrate(data: Path) -> None:
+    """As a new version does: the database in another form, which the old one does not read."""
+    with contextlib.suppress(sqlite3.Error):
+        tell(data, "ALTER TABLE words RENAME TO words_of_2", "UPDATE schema_version SET version = 99")
+    (data / "config.yaml").write_text("_config_version: 99\n")
+
+
+def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A container on which nothing runs yet, with the builds of three versions."""
+    world = World(root)
+    for version in (OLD, NEW, OTHER):
+        folder = Path(world.directory(version))
+        folder.mkdir(parents=True)
+        (folder / "install.json").write_text(json.dumps({"version": version}))
+    world.data.mkdir(parents=True)
+    (world.data / "config.yaml").write_text("# my words\n")
+    tell(world.data, "CREATE TABLE schema_version (version)", "INSERT INTO schema_version VALUES (22)")
+    tell(world.data, "CREATE TABLE words (word)", "INSERT INTO words VALUES ('first')")
+    for module in (update, services):
+        monkeypatch.setattr(module, "run", world.systemctl)
+        monkeypatch.setattr(module, "UNITS", root / "units")
+        monkeypatch.setattr(module, "STARTED", world.started)
+    for name, value in {
+        "as_user": world.as_user,
+        "ended": world.state,
+        "CURRENT": world.current,
+        "PREVIOUS": root / "opt" / "previous",
+        "SAVED": root / "saved",
+        "MANAGED": root / "managed",
+        "FACTS": root / "facts.json",
+        "shutil": SimpleNamespace(copy2=counted(world, shutil.copy2), rmtree=counted(world, shutil.rmtree)),
+        "point": counted(world, update.point),
+    }.items():
+        monkeypatch.setattr(update, name, value)
+    for name, value in {
+        "check_gateway": world.check_gateway,
+        "prompt": world.prompt,
+        "check_dashboard": lambda *_: None,
+        "check_unit": lambda *_: None,
+        "journal": lambda *_: ["  its last words"],
+    }.items():
+        monkeypatch.setattr(verify, name, value)
+    monkeypatch.setattr(backups, "CURRENT", world.current)
+    monkeypatch.setattr(state, "sync", lambda _: None)
+    return world
+
+
+def counted(world: World, work: Callable[..., Any]) -> Callable[..., Any]:
+    def step(*arguments: Any, **options: Any) -> Any:
+        world.change(work.__name__)
+        return work(*arguments, **options)
+
+    return step
