@@ -11,6 +11,8 @@ The rules look at the last user message, first match wins:
 ``remember: TEXT``          calls the tool ``memory`` to add TEXT
 ``write file NAME: TEXT``   calls the tool ``write_file``
 ``read file NAME``          calls the tool ``read_file``
+``run: COMMAND``            calls the tool ``terminal``
+``call TOOL: JSON``         calls that tool with these arguments, an MCP server's for one
 ``what do you remember?``   lists the memory entries of the system prompt
 ``reply with the word X``   X
 anything else               ``You said: `` and the prompt
@@ -115,6 +117,18 @@ def _read(match: re.Match[str], _: Sequence[Message]) -> Reply:
     return Reply("", call=ToolCall("read_file", {"path": match["name"]}))
 
 
+def _run(match: re.Match[str], _: Sequence[Message]) -> Reply:
+    return Reply("", call=ToolCall("terminal", {"command": match["text"].strip()}))
+
+
+def _call(match: re.Match[str], _: Sequence[Message]) -> Reply:
+    try:
+        arguments = json.loads(match["arguments"])
+    except ValueError:
+        return Reply("", "I can't do that: the arguments are no JSON.")
+    return Reply("", call=ToolCall(match["name"], arguments))
+
+
 def _recall(_: re.Match[str], messages: Sequence[Message]) -> Reply:
     entries = memories_in(messages)
     return Reply("", "I remember: " + "; ".join(entries) if entries else "I remember nothing yet.")
@@ -128,6 +142,8 @@ _RULES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], Sequence[Mess
     ("remember", re.compile(r"^remember:\s*(?P<text>.+)$", re.IGNORECASE | re.MULTILINE), _remember),
     ("write-file", re.compile(r"^write file (?P<name>\S+?):\s*(?P<text>.+)$", re.IGNORECASE | re.MULTILINE), _write),
     ("read-file", re.compile(r"^read file (?P<name>\S+)$", re.IGNORECASE | re.MULTILINE), _read),
+    ("run", re.compile(r"^run:\s*(?P<text>.+)$", re.IGNORECASE | re.MULTILINE), _run),
+    ("call", re.compile(r"^call (?P<name>[\w.-]+):\s*(?P<arguments>\{.*\})$", re.IGNORECASE | re.MULTILINE), _call),
     ("recall", re.compile(r"what do you remember", re.IGNORECASE), _recall),
     ("word", re.compile(r"reply with (?:only |exactly )?the word:?\s+[\"'`]?(?P<word>[\w-]+)", re.IGNORECASE), _word),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import socket
 import struct
 import subprocess
@@ -185,6 +186,38 @@ def a_guest(state: Path) -> Iterator[Guest]:
             runtime.kill(spec)
 
 
+def made_of(
+    shell: Callable[[str], str], build: str, name: str, edits: dict[str, tuple[str, str]], build_id: str = ""
+) -> str:
+    """A build of version `name` beside `build`, with other code: per file of site-packages what is replaced by what.
+
+    Answers its folder. `build_id`: what the agent phase has to find to take it for its own.
+    """
+    folder = f"/opt/hermes/{name}"
+    program = """
+import json, os, sys
+folder, name, build_id, edits = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+path = os.path.join(folder, "install.json")
+told = json.load(open(path))
+os.unlink(path)  # the other build has it, too
+json.dump({**told, "version": name, "directory": folder, "build_id": build_id}, open(path, "w"))
+version = {
+    "hermes_cli/__init__.py": (f'__version__ = "{told["version"]}"', f'__version__ = "{name}"'),
+    f"hermes_agent-{told['version']}.dist-info/METADATA": (f"Version: {told['version']}", f"Version: {name}"),
+}
+for path, (old, new) in {**version, **edits}.items():
+    path = os.path.join(folder, "venv/lib/python3.11/site-packages", path)
+    text = open(path).read()
+    assert old in text, (path, old)
+    os.unlink(path)
+    open(path, "w").write(text.replace(old, new, 1))
+"""
+    shell(f"rm -rf {folder} && cp -al {build} {folder}")
+    arguments = " ".join(map(shlex.quote, (folder, name, build_id or name, json.dumps(edits))))
+    shell(f"python3 -c {shlex.quote(program)} {arguments}")
+    return folder
+
+
 @dataclass
 class Proxy:
     """A TCP relay in front of sshd whose connections can be cut, or left to rot."""
@@ -231,6 +264,31 @@ class Proxy:
     def close(self) -> None:
         end_listening(self._server, self._thread)
         self.cut()
+
+
+def run_cut(guest: Guest, plan: PhasePlan, *cues: str) -> dict[str, object]:
+    """Run a phase whose line is cut whenever it says one of these for the first time.
+
+    It has to be carried out once, and every line be heard once; its outcome is the phase's.
+    """
+    started, lines, left = guest.started(plan), [], set(cues)
+    proxy = Proxy(guest.address)
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        if found := {cue for cue in left if line.startswith(cue)}:
+            left.difference_update(found)
+            proxy.cut()
+
+    try:
+        return run_phase(through(proxy, guest.target()), plan, on_line=hear, timeout_s=300).outputs
+    finally:
+        proxy.close()
+        assert not left, lines
+        assert any("connecting again" in line for line in lines), lines
+        assert guest.started(plan) == started + 1
+        heard = [line for line in lines if line.startswith(cues)]
+        assert len(heard) == len(set(heard)), lines
 
 
 def through(proxy: Proxy, target: SshTarget) -> SshTarget:

@@ -9,7 +9,7 @@ import pytest
 from lab.services.model import chunks, completion, usage_of
 from lab.services.model_rules import Message, Reply, ToolCall, memories_in, reply_to
 
-TOOLS = ("memory", "read_file", "terminal", "write_file")
+TOOLS = ("mcp_lab_lantern", "memory", "read_file", "terminal", "write_file")
 LINE = "═" * 46
 # As Hermes 0.19.0 renders its memory stores into the system prompt.
 SYSTEM = (
@@ -35,6 +35,8 @@ def user(text: str) -> list[Message]:
         ("write file note.txt: hello there", ("write_file", {"path": "note.txt", "content": "hello there\n"})),
         ("Write file /home/hermes/a.md: x: y", ("write_file", {"path": "/home/hermes/a.md", "content": "x: y\n"})),
         ("read file note.txt", ("read_file", {"path": "note.txt"})),
+        ("run: id -un && pwd", ("terminal", {"command": "id -un && pwd"})),
+        ('call mcp_lab_lantern: {"text": "it burns"}', ("mcp_lab_lantern", {"text": "it burns"})),
         ("[Monday 09:00]\nremember: on its own line", ("memory", {"action": "add", "target": "memory",
                                                                   "content": "on its own line"})),
     ],
@@ -52,6 +54,7 @@ def test_prompts_that_call_a_tool(prompt: str, call: tuple[str, dict[str, str]])
         ("reply with only the word: 'ok-42'", "ok-42"),
         ("What do you remember?", "I remember nothing yet."),
         ("Good morning", "You said: Good morning"),
+        ("call memory: {add}", "I can't do that: the arguments are no JSON."),
         ("I can't remember: was it Milo?", "You said: I can't remember: was it Milo?"),
     ],
 )
