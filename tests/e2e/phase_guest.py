@@ -100,11 +100,13 @@ class Guest:
         key = wait_for_ssh(self.address, private_key_file=str(self.key), timeout_s=60, on_line=lambda _: None)
         return SshTarget(self.address, key, private_key_file=str(self.key))
 
-    def shell(self, command: str) -> str:
+    def shell(self, command: str, timeout_s: float = 60, stdin: bytes = b"") -> str:
+        """What a command prints; it has to succeed."""
         with contextlib.closing(connect(self.target())) as connection:
-            result = connection.run(command, timeout_s=60)
-        assert result.status == 0, result.stderr.decode()
-        return result.stdout.decode()
+            result = connection.run(command, timeout_s=timeout_s, stdin=stdin)
+        said = result.stdout.decode(errors="replace")
+        assert result.status == 0, said[-3000:] + result.stderr.decode(errors="replace")
+        return said
 
     def started(self, plan: PhasePlan) -> int:
         """How often systemd started the job of this plan."""

@@ -14,14 +14,11 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.cookies import SimpleCookie
 from pathlib import Path
 
 import pytest
@@ -48,7 +45,7 @@ from provisioning import (
 from tests.e2e import proxies
 from tests.e2e.identity import Provider, serving
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
-from tests.e2e.proxies import NAME, Proxy, free_port
+from tests.e2e.proxies import NAME, PATIENCE, Answer, Proxy, Visitor, free_port
 
 pytestmark = needs_root
 
@@ -60,8 +57,6 @@ KEY = hashlib.scrypt(PASSWORD.encode(), salt=SALT, n=2**14, r=8, p=1, dklen=32)
 HASH = f"scrypt$16384$8$1${base64.b64encode(SALT).decode()}${base64.b64encode(KEY).decode()}"
 LOGIN = "login.home.arpa"
 CLIENT_SECRET = "oidc-canary-8d1c"
-PATIENCE = 240
-"""Seconds; generous, as a machine may be busy with other things."""
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +119,14 @@ def nginx(guest: Guest, dashboard: Dashboard, tmp_path_factory: pytest.TempPathF
         yield made
 
 
-@pytest.fixture(params=["caddy", "nginx"])
+@pytest.fixture(scope="module")
+def manager(guest: Guest, dashboard: Dashboard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    folder = tmp_path_factory.mktemp("manager")
+    with proxies.nginx_proxy_manager(folder, f"{guest.address}:{dashboard.port}", free_port()) as made:
+        yield made
+
+
+@pytest.fixture(params=["caddy", "nginx", "manager"])
 def proxy(request: pytest.FixtureRequest) -> Proxy:
     made: Proxy = request.getfixturevalue(request.param)
     return made
@@ -149,49 +151,8 @@ def test_verify_finds_both_ways_in_and_reaches_the_provider(guest: Guest, dashbo
 # -- behind a proxy ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Answer:
-    status: int
-    headers: http.client.HTTPMessage
-    text: str
-
-
-@dataclass
-class Visitor:
-    """A client that believes the proxy's authority and no other, and keeps its cookies."""
-
-    proxy: Proxy
-    cookies: dict[str, str] = field(default_factory=dict)
-
-    def connect(self, name: str = NAME) -> ssl.SSLSocket:
-        tls = ssl.create_default_context(cafile=str(self.proxy.authority))
-        plain = socket.create_connection(("127.0.0.1", self.proxy.port), timeout=PATIENCE)
-        try:
-            return tls.wrap_socket(plain, server_hostname=name)
-        except OSError:
-            plain.close()
-            raise
-
-    @property
-    def cookie(self) -> str:
-        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-
-    def ask(self, path: str, body: dict[str, str] | None = None, host: str = NAME) -> Answer:
-        headers = {"Host": f"{host}:{self.proxy.port}", "Cookie": self.cookie, "Origin": self.proxy.url}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        with contextlib.closing(http.client.HTTPConnection(NAME)) as connection:
-            connection.sock = self.connect()
-            method, sent = ("GET", None) if body is None else ("POST", json.dumps(body))
-            connection.request(method, path, sent, headers)
-            answer = connection.getresponse()
-            found = Answer(answer.status, answer.headers, answer.read().decode())
-        for line in found.headers.get_all("Set-Cookie", []):
-            self.cookies |= {name: item.value for name, item in SimpleCookie(line).items() if item.value}
-        return found
-
-    def log_in(self) -> Answer:
-        return self.ask("/auth/password-login", {"provider": "basic", "username": USER, "password": PASSWORD})
+def log_in(visitor: Visitor) -> Answer:
+    return visitor.ask("/auth/password-login", {"provider": "basic", "username": USER, "password": PASSWORD})
 
 
 def test_its_name_leads_to_the_login_and_the_password_to_the_dashboard(proxy: Proxy) -> None:
@@ -202,7 +163,7 @@ def test_its_name_leads_to_the_login_and_the_password_to_the_dashboard(proxy: Pr
     assert 'data-provider="basic"' in visitor.ask("/login").text
     assert visitor.ask("/api/config").status == 401
 
-    logged_in = visitor.log_in()
+    logged_in = log_in(visitor)
     assert logged_in.status == 200
     cookies = [line for line in logged_in.headers.get_all("Set-Cookie", []) if "_session_" in line]
     # The dashboard knows by the proxy's word that the browser speaks TLS, though it does not itself.
@@ -213,7 +174,7 @@ def test_its_name_leads_to_the_login_and_the_password_to_the_dashboard(proxy: Pr
 
 def test_a_websocket_passes_with_a_ticket_and_from_its_own_page_only(proxy: Proxy) -> None:
     visitor = Visitor(proxy)
-    assert visitor.log_in().status == 200
+    assert log_in(visitor).status == 200
     ticket = json.loads(visitor.ask("/api/auth/ws-ticket", {}).text)["ticket"]
     address = f"{proxy.url}/api/ws".replace("https:", "wss:")
 

@@ -1,20 +1,25 @@
 """Docker mode in a guest: engine, image, compose project, identity, what survives what, one home in both modes.
 
+Then, with the same engine and without the stack: the outer contract of the lab's image, and an image of one's own.
+
 The tests tell one story, in this order: each finds the container as the one before has left it.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 
 import pytest
+import requests
 
-from lab.image import NEXT_TAG
+from lab.image import BASE_REPOSITORY, BASE_TAG, NEXT_TAG
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
 from provisioning.talk import ask
 from tests.e2e.docked import BARE, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
-from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
+from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
 
 pytestmark = needs_root
 
@@ -156,3 +161,188 @@ def test_no_secret_is_left_behind(docked: Docked) -> None:
     )
     for secret in (MODEL_KEY, PASSWORD):
         assert docked.guest.shell(f"grep -rlF '{secret}' {places} 2>/dev/null || true") == ""
+
+
+# -- the lab's image, without the stack --------------------------------------------------------------------------------
+
+
+def until(guest: Guest, container: str, probe: str) -> None:
+    """Wait until a command inside a container succeeds."""
+    loop = f"for _ in $(seq 600); do docker exec {container} {probe} 2>&1 && exit 0; sleep 0.3; done"
+    guest.shell(f"{loop}; docker logs {container} 2>&1; exit 1", 300)
+
+
+def test_the_labs_image_keeps_upstreams_outer_contract(docked: Docked) -> None:
+    """Facts hermes 2, "Docker image". The home is a new volume."""
+    sh, image = docked.guest.shell, docked.image()
+    sh("docker rm --force hermes")
+    config = json.loads(sh(f"docker image inspect {image}"))[0]["Config"]
+    assert (config["User"], list(config["Volumes"])) == ("root", ["/opt/data"])
+    assert not config.get("Healthcheck")
+    assert not config.get("ExposedPorts")
+    for wanted in ("HERMES_HOME=/opt/data", "HERMES_WRITE_SAFE_ROOT=/opt/data", "HERMES_DISABLE_LAZY_INSTALLS=1"):
+        assert wanted in config["Env"]
+
+    sh(f"docker run -d --name upstream -v data:/opt/data {image} gateway run")
+    until(docked.guest, "upstream", "curl -fsS http://127.0.0.1:8642/health")
+    assert sh("docker exec upstream cat /proc/1/comm") == "s6-svscan\n"
+    assert sh("docker exec upstream cat /etc/hermes/image-provenance.json").startswith("{")
+    modes = "docker exec upstream stat -c '%n %u %a' /opt/data /opt/data/.env /opt/data/config.yaml /opt/data/SOUL.md"
+    seen = dict(line.split(" ", 1) for line in sh(modes).splitlines())
+    assert seen["/opt/data/.env"] == "10000 600"
+    assert seen["/opt/data/config.yaml"] == "10000 640"
+    assert {owner.split()[0] for owner in seen.values()} == {"10000"}
+    assert sh("docker exec upstream grep -c '^API_SERVER_KEY=.' /opt/data/.env") == "1\n"
+    assert sh("docker exec upstream find /opt/hermes -maxdepth 2 ! -user root") == ""
+    # As root from outside, and what it leaves is the agent's all the same.
+    sh("docker exec upstream hermes config set display.skin mono")
+    assert sh("docker exec upstream find /opt/data ! -user hermes") == ""
+
+    # A gateway that was stopped on purpose stays down, and the container stays up.
+    sh("docker exec upstream hermes gateway stop")
+    sh("docker restart upstream")
+    # Prepared, which takes a moment; then the supervisor says that it is down on purpose.
+    look = "/command/s6-svstat -o up,normallyup /run/service/gateway-default"
+    until(docked.guest, "upstream", f'sh -c \'[ "$({look})" = "false false" ]\'')
+    sh("docker rm --force upstream && docker volume rm data")
+
+    assert "HERMES_UID" in sh(f"! docker run --rm --user 1000 {image} gateway run 2>&1")
+    other = f"docker run --rm -e PUID=1234 -e HERMES_GID=1235 {image} sh -c 'id -u; id -g; exit 7'; echo $?"
+    assert sh(other).endswith("1234\n1235\n7\n")
+
+
+# -- an image of one's own: docs/docker-image.md -----------------------------------------------------------------------
+
+COMPOSE = "cd /root/checkout && docker compose -f docker/compose.yaml"
+API_KEY = "sk-own-image-canary-77"
+OWNER = 1000
+"""A person on the host whose folders and sign-ins the agent shares."""
+
+
+def checkout() -> bytes:
+    """What the build is started from, as a tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name in (".dockerignore", "docker", "provisioning"):
+            tar.add(CHECKOUT / name, arcname=name, filter=lambda item: None if "__pycache__" in item.name else item)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def own(docked: Docked) -> str:
+    """What building and starting it says: as a person with folders on the host would do it."""
+    guest, base = docked.guest, docked.registry.reference(BASE_REPOSITORY, BASE_TAG)
+    # The engine's builder does not look into /etc/docker/certs.d, a pull does.
+    guest.shell(f"docker rm --force hermes; docker pull --quiet {base}")
+    guest.shell("mkdir -p /root/checkout && tar -x -C /root/checkout", stdin=checkout())
+    variables = {
+        "BASE_IMAGE": base,
+        "AGENT_SOURCE": "pypi",
+        "AGENT_VERSION": "0.19.0",
+        # The dashboard's and the API's; that the default's can be installed is seen in the cattle.
+        "AGENT_EXTRAS": "web,sms",
+        "HERMES_UID": OWNER,
+        "HERMES_GID": OWNER,
+        "HERMES_PUBLISHED_BIND_IP": guest.address,
+        "HERMES_HOME_HOST": "/srv/hermes",
+        "CODEX_HOME_HOST": "/srv/codex",
+        "CLAUDE_HOME_HOST": "",
+        "GEMINI_HOME_HOST": "/srv/gemini",  # not there yet
+    }
+    settings = {
+        "model": {"provider": "custom", "base_url": guest.model.base_url, "default": "lab-model", "api_key": MODEL_KEY},
+        "security": {"allow_lazy_installs": False, "tirith_enabled": False},
+    }
+    secrets = {
+        "API_SERVER_KEY": API_KEY,
+        "HERMES_DASHBOARD_BASIC_AUTH_USERNAME": "ada",
+        "HERMES_DASHBOARD_BASIC_AUTH_PASSWORD": PASSWORD,
+        "FORWARDED_ALLOW_IPS": guest.plan.gateway,
+    }
+    for path, content in (
+        ("/root/checkout/docker/.env", environment_file(variables)),
+        ("/srv/hermes/config.yaml", json.dumps(settings)),
+        ("/srv/hermes/.env", environment_file(secrets)),
+        ("/srv/codex/auth.json", "{}"),
+    ):
+        guest.shell(f"umask 077; mkdir -p $(dirname {path}) && cat >{path}", stdin=content.encode())
+    guest.shell(f"chown -R {OWNER}:{OWNER} /srv/hermes /srv/codex")
+    return guest.shell(f"exec 2>&1; {COMPOSE} up -d --build", 500)
+
+
+def environment_file(values: dict[str, object]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+def post(guest: Guest, port: int, path: str, body: object, headers: dict[str, str]) -> requests.Response:
+    """To the address that the ports are published on, from where a proxy would be."""
+    answer = requests.post(f"http://{guest.address}:{port}{path}", json=body, headers=headers, timeout=120)
+    answer.raise_for_status()
+    return answer
+
+
+def test_an_image_of_ones_own_is_built_says_its_version_and_runs_as_the_folders_owner(docked: Docked, own: str) -> None:
+    guest, sh = docked.guest, docked.guest.shell
+    assert "image: /opt/hermes-agent/venv/bin/hermes is Hermes Agent v0.19.0" in own
+    label = '{{index .Config.Labels "org.opencontainers.image.version"}}'
+    assert sh(f"docker image inspect --format '{label}' hermes:local") == "0.19.0\n"
+
+    until(guest, "hermes-gateway-1", "/app/healthcheck.sh")
+    until(guest, "hermes-gateway-1", "curl -fsS http://127.0.0.1:8642/health")
+    assert sh("stat -c '%u %a' /srv/hermes /srv/hermes/config.yaml /srv/codex /srv/codex/auth.json /srv/gemini") == (
+        f"{OWNER} 700\n{OWNER} 600\n{OWNER} 700\n{OWNER} 600\n{OWNER} 755\n"
+    )
+    assert json.loads(sh("cat /srv/hermes/config.yaml"))["model"]["api_key"] == MODEL_KEY
+    # Nothing in the container is root's, not even its process 1.
+    assert set(sh("docker top hermes-gateway-1 -eo uid").split()) == {"UID", str(OWNER)}
+    assert "v0.19.0" in sh(f"{COMPOSE} exec -T gateway hermes --version")
+    question = {"model": "hermes", "messages": [{"role": "user", "content": "hello"}]}
+    answer = post(guest, 8642, "/v1/chat/completions", question, {"Authorization": f"Bearer {API_KEY}"}).json()
+    assert "HERMES-OK" in answer["choices"][0]["message"]["content"]
+    assert sh(f"find /srv/hermes /srv/gemini ! -uid {OWNER}") == ""
+    assert guest.shell("cat /srv/codex/auth.json") == "{}"
+
+
+@pytest.mark.usefixtures("own")
+def test_its_dashboard_sees_the_gateway_and_believes_the_proxy(docked: Docked) -> None:
+    guest = docked.guest
+    guest.shell(f"exec 2>&1; {COMPOSE} --profile dashboard up -d", 200)
+    until(guest, "hermes-dashboard-1", "curl -fsS -o /dev/null http://127.0.0.1:9119/login")
+    login = {"provider": "basic", "username": "ada", "password": PASSWORD}
+    answer = post(guest, 9119, "/auth/password-login", login, {"X-Forwarded-Proto": "https"})
+    assert "__Host-hermes_session_at" in answer.cookies
+    status = requests.get(f"http://{guest.address}:9119/api/status", timeout=120).json()
+    assert (status["version"], status["gateway_running"]) == ("0.19.0", True)
+    shown = guest.shell("docker inspect hermes-gateway-1 hermes-dashboard-1")
+    for secret in (API_KEY, PASSWORD, MODEL_KEY):
+        assert secret not in shown
+
+
+@pytest.mark.usefixtures("own")
+def test_a_stop_reaches_the_agent(docked: Docked) -> None:
+    sh = docked.guest.shell
+    sh(f"exec 2>&1; {COMPOSE} --profile dashboard stop", 200)
+    # The code of a gateway that was told to end, not the 137 of one that was killed; and it came to its last words.
+    assert sh("docker inspect --format '{{.State.ExitCode}}' hermes-gateway-1") == "1\n"
+    assert "Gateway stopped (total teardown" in sh("cat /srv/hermes/logs/gateway.log")
+    assert "tini" not in sh("docker logs hermes-gateway-1 2>&1 | grep -i fatal || true")
+
+
+@pytest.mark.usefixtures("own")
+def test_it_starts_with_nothing_and_hands_on_the_exit_code(docked: Docked) -> None:
+    sh = docked.guest.shell
+    least = "--rm --read-only --tmpfs /tmp --cap-drop ALL --cap-add CHOWN --cap-add SETGID --cap-add SETUID"
+    fresh = f"docker run {least} -v fresh:/home/hermes/.hermes hermes:local"
+    look = "id -u; stat -c %u:%a ~/.hermes/config.yaml; hermes --version | head -n 1; exit 7"
+    said = sh(f"{fresh} sh -c '{look}' 2>&1; echo $?")
+    assert said.split("\n")[:2] == ["10000", "10000:600"]
+    assert "Hermes Agent v0.19.0" in said
+    assert said.endswith("\n7\n")
+    # Another user from the start, who is nobody in the image: no root, no capability, no complaint.
+    sh("mkdir -p /srv/other && chown 1234:1234 /srv/other")
+    other = "docker run --rm --user 1234:1234 --cap-drop ALL -v /srv/other:/home/hermes/.hermes hermes:local"
+    assert sh(f"{other} sh -c 'id -u; hermes config set display.skin mono >/dev/null' 2>&1") == "1234\n"
+    assert sh("find /srv/other ! -uid 1234") == ""
+    # Data cannot hide the agent; what does is told.
+    hidden = sh("! docker run --rm -v /srv/gemini:/opt/hermes-agent hermes:local 2>&1")
+    assert "the baked agent /opt/hermes-agent/venv/bin/hermes is missing" in hidden

@@ -29,52 +29,25 @@ USER = 10000
 
 
 def rendered(**environment: str) -> dict[str, Any]:
-    """compose.yaml with its variables replaced: by Docker's own compose where it is, else by its rules for ${A:-B}."""
-    variables = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environment}
-    if shutil.which("docker"):
-        command = [
-            "docker",
-            "compose",
-            "-f",
-            str(DOCKER / "compose.yaml"),
-            "--profile",
-            "*",
-            "config",
-            "--format",
-            "yaml",
-        ]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode == 0:
-            found: dict[str, Any] = yaml.safe_load(done.stdout)
-            return found
+    """compose.yaml with its variables replaced by the rule for ${A:-B}; the end-to-end test asks compose itself."""
 
     def value(match: re.Match[str]) -> str:
-        return "$" if match[0] == "$$" else environment.get(match[1]) or match[2]
+        return environment.get(match[1]) or match[2]
 
-    text = re.sub(r"\$\$|\$\{(\w+):-([^}]*)\}", value, (DOCKER / "compose.yaml").read_text())
-    assert "${" not in text.replace("$HERMES_HOME", "")
+    text = re.sub(r"\$\{(\w+):-([^}]*)\}", value, (DOCKER / "compose.yaml").read_text())
+    assert "$" not in text
     parsed: dict[str, Any] = yaml.safe_load(text)
     return parsed
 
 
 def mounts(service: Mapping[str, Any]) -> dict[str, str]:
-    """Source by target, whatever form compose has given them."""
-    found = {}
-    for volume in service["volumes"]:
-        source, target = volume.split(":")[:2] if isinstance(volume, str) else (volume["source"], volume["target"])
-        found[target] = source
-    return found
+    """Source by target."""
+    return {target: source for source, target in (volume.split(":") for volume in service["volumes"])}
 
 
 def published(service: Mapping[str, Any]) -> set[tuple[str, str, int]]:
-    found = set()
-    for port in service["ports"]:
-        if isinstance(port, str):
-            address, outside, inside = port.rsplit(":", 2)
-        else:
-            address, outside, inside = port["host_ip"], port["published"], port["target"]
-        found.add((address, str(outside), int(inside)))
-    return found
+    """Address and port outside, port inside."""
+    return {(*port.rsplit(":", 2)[:2], int(port.rsplit(":", 1)[1])) for port in service["ports"]}
 
 
 HOMES = {
@@ -116,6 +89,11 @@ def test_there_is_one_gateway_and_the_dashboard_is_on_wish() -> None:
     assert services["dashboard"]["network_mode"] == "service:gateway"
 
 
+def test_the_agent_runs_as_the_user_that_is_named_in_every_service() -> None:
+    for service in rendered(HERMES_UID="1000", HERMES_GID="")["services"].values():
+        assert (service["environment"]["HERMES_UID"], service["environment"]["HERMES_GID"]) == (1000, USER)
+
+
 def test_no_service_goes_around_the_entrypoint() -> None:
     for service in rendered()["services"].values():
         assert "entrypoint" not in service
@@ -142,8 +120,7 @@ def test_the_image_bakes_what_the_stacks_install() -> None:
         "AGENT_WEB_UI": "agentWebUi",
     }.items():
         assert arguments[argument] == config[key]["default"], argument
-    built = rendered()["services"]["gateway"]["build"]["args"]
-    assert built == {name: arguments[name] for name in built}
+    assert rendered()["services"]["gateway"]["build"]["args"] == arguments
     build = (DOCKER / "build.sh").read_text()
     assert f"UV_VERSION:-{UV_VERSION}}}" in build
     assert f"NODE_VERSION:-{NODE_VERSION}}}" in build
@@ -157,13 +134,13 @@ def test_the_build_hands_over_all_that_the_agents_script_reads() -> None:
 
 
 def test_the_context_holds_what_is_copied_and_no_more() -> None:
-    allowed = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
-    assert allowed[0] == "*"
-    copied = re.findall(r"^COPY (.+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
-    for line in copied:
-        for source in line.split()[:-1]:
-            assert (ROOT / source).is_file(), source
-            assert f"!{source}" in allowed or f"!{source.split('/')[0]}/" in allowed, source
+    first, *allowed = [
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")
+    ]
+    assert first == "*"
+    held = {path.relative_to(ROOT) for line in allowed for path in ROOT.glob(line.removeprefix("!"))}
+    lines = re.findall(r"^COPY (.+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    assert held == {Path(source) for line in lines for source in line.split()[:-1]}
 
 
 ARGUMENTS = {
@@ -219,14 +196,16 @@ class Site:
     def data(self) -> Path:
         return self.home / ".hermes"
 
-    def run(self, *command: str, user: int | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, user: int | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """The entrypoint, as the image's user unless said otherwise; a test that isn't root runs it as itself."""
         whom = USER if user is None else user
         drop = [] if os.geteuid() or not whom else ["setpriv", f"--reuid={whom}", f"--regid={whom}", "--clear-groups"]
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.home), "HERMES_EXECUTABLE": str(self.agent)}
         return subprocess.run(
             [*drop, str(self.app / "docker-entrypoint.sh"), *command],
-            env={**variables, **environment}, cwd="/", capture_output=True, text=True, timeout=30, check=False,
+            env={**variables, **(env or {})}, cwd="/", capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
 
     def give(self, *paths: Path) -> None:
@@ -243,7 +222,8 @@ def site(tmp_path: Path) -> Site:
     app.mkdir()
     home.mkdir()
     shutil.copy(DOCKER / "entrypoint.sh", app / "docker-entrypoint.sh")
-    shutil.copy(DOCKER / "config.default.yaml", app)
+    for name in ("as-hermes.sh", "config.default.yaml"):
+        shutil.copy(DOCKER / name, app)
     agent = app / "hermes"
     agent.write_text("#!/bin/sh\n")
     agent.chmod(0o755)
@@ -325,9 +305,44 @@ def test_the_command_is_the_one_asked_for_and_its_end_is_the_end(site: Site) -> 
     assert site.run("sh", "-c", 'echo "$HERMES_HOME"').stdout == f"{site.data}\n"
     # exec, so that signals reach the command itself.
     assert site.run("sh", "-c", "ps -o ppid= -p $$ >/dev/null; echo $PPID").stdout.strip() == str(os.getpid())
-    none = site.run()
-    assert none.returncode == 1
-    assert "no command was given" in none.stderr
+    # What is no command is none of the shell's options either.
+    unknown = site.run("-c", "echo it ran")
+    assert (unknown.returncode, unknown.stdout) == (127, "")
+
+
+def test_blank_values_are_the_images_and_odd_ones_are_told_all_at_once_before_anything_is_made(site: Site) -> None:
+    blank = dict.fromkeys(("HERMES_HOME", "CODEX_HOME", "HERMES_UID", "HERMES_GID"), "")
+    assert site.run("sh", "-c", 'echo "$HERMES_HOME"', env=blank).stdout == f"{site.data}\n"
+
+    shutil.rmtree(site.data)
+    odd = {"HERMES_UID": "0", "HERMES_GID": "me; id", "HERMES_HOME": "data", "GEMINI_HOME": "~/.gemini"}
+    done = site.run(env=odd)
+    assert (done.returncode, done.stdout) == (1, "")
+    for name, value in odd.items():
+        assert f"'{value}'" in done.stderr, name
+    assert "no command was given. The image's own is: hermes gateway run" in done.stderr
+    assert done.stderr.count("error: ") == 5
+    assert not site.data.exists()
+    for uid in ("65535", "-1", "08", "1e3", "99999999999999999999"):
+        assert f"HERMES_UID is '{uid}'" in site.run("true", env={"HERMES_UID": uid}).stderr
+
+
+def test_the_homes_may_be_anywhere(site: Site, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    site.give(elsewhere)
+    wanted = {f"{name}_HOME": str(elsewhere / name / "deeper") for name in ("HERMES", "CODEX", "CLAUDE", "GEMINI")}
+    assert site.run("true", env=wanted).returncode == 0
+    assert all(Path(folder).is_dir() for folder in wanted.values())
+    assert (elsewhere / "HERMES" / "deeper" / "config.yaml").is_file()
+    assert not site.data.exists()
+
+
+def test_a_home_that_is_a_file_is_refused(site: Site) -> None:
+    (site.home / ".claude").touch()
+    done = site.run("echo", "it ran")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"there is no folder {site.home / '.claude'}, and user " in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
@@ -340,19 +355,79 @@ def test_a_home_of_another_user_is_refused_with_the_command_that_helps(site: Sit
     assert f"chown -R {USER}:{USER} FOLDER" in done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_a_file_of_the_data_that_the_agent_cannot_read_is_refused(site: Site) -> None:
+    site.data.mkdir()
+    site.give(site.data)
+    (site.data / ".env").touch(mode=0o600)
+    done = site.run("echo", "it ran")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{site.data / '.env'} belongs to user 0, and user {USER} can't read it" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
+def test_a_sign_in_of_another_user_is_told_and_the_agent_runs(site: Site) -> None:
+    (site.home / ".codex").mkdir(mode=0o700)
+    os.chown(site.home / ".codex", 1234, 1234)
+    (site.home / ".claude").mkdir()
+    (site.home / ".claude" / ".credentials.json").touch(mode=0o600)
+    site.give(site.home / ".claude")
+    done = site.run("echo", "it ran")
+    assert (done.returncode, done.stdout) == (0, "it ran\n")
+    said = done.stderr.splitlines()
+    assert [line.split(" belongs")[0] for line in said] == [
+        f"warning: {site.home / '.codex'}",
+        f"warning: {site.home / '.claude' / '.credentials.json'}",
+    ]
+    assert f"belongs to user 1234, and user {USER} can't read it" in said[0]
+
+
+DROPPED = "id -u; id -g; id -G; grep -E '^(NoNewPrivs|CapEff|CapPrm)' /proc/self/status"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="starts as root")
-def test_as_root_it_hands_over_new_empty_folders_only_and_drops(site: Site) -> None:
-    # As Docker makes a folder of the host that was not there.
-    for name in (".hermes", ".gemini"):
-        (site.home / name).mkdir()
+@pytest.mark.parametrize("named", [{}, {"HERMES_UID": "1234", "HERMES_GID": "1235"}], ids=["the image's", "named"])
+def test_as_root_it_hands_over_new_empty_folders_only_and_drops(site: Site, named: dict[str, str]) -> None:
+    uid, gid = int(named.get("HERMES_UID", USER)), int(named.get("HERMES_GID", USER))
+    # As Docker makes a folder of the host that was not there, and as a new volume comes from the image.
+    for name, owner in ((".hermes", 0), (".gemini", USER)):
+        (site.home / name).mkdir(mode=0o700)
+        os.chown(site.home / name, owner, owner)
     (site.home / ".codex").mkdir()
     (site.home / ".codex" / "auth.json").touch()
-    done = site.run("sh", "-c", "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status", user=0)
-    assert done.stdout.split() == ["10000", "10000", "10000", "NoNewPrivs:", "1"], done.stderr
-    assert [(site.home / name).stat().st_uid for name in (".hermes", ".gemini", ".claude")] == [USER] * 3
+    done = site.run("sh", "-c", DROPPED, user=0, env=named)
+    none = "0000000000000000"
+    expected = [str(uid), str(gid), str(gid), "CapPrm:", none, "CapEff:", none, "NoNewPrivs:", "1"]
+    assert done.stdout.split() == expected, done.stderr
+    assert [(site.home / name).stat().st_uid for name in (".hermes", ".gemini", ".claude", ".")] == [uid] * 4
     # Somebody's data: not ours to give away.
     assert (site.home / ".codex").stat().st_uid == 0
-    assert (site.data / "config.yaml").stat().st_uid == USER
+    assert (site.data / "config.yaml").stat().st_uid == uid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts as root")
+def test_a_link_never_makes_root_give_away_what_it_leads_to(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "roots").mkdir()
+    (site.home / ".codex").symlink_to(tmp_path / "roots")
+    assert site.run("true", user=0).returncode == 0
+    assert (tmp_path / "roots").stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts as root")
+def test_process_1_is_an_init_of_the_agents_user_that_hands_on_signals_and_the_exit_code(site: Site) -> None:
+    """So that they arrive without the right to send signals to others. In tini's place is what tells its words."""
+    init = site.app / "bin" / "tini"
+    init.parent.mkdir()
+    init.write_text('#!/bin/sh\necho "$$ $(id -u) $*"\nexit 7\n')
+    init.chmod(0o755)
+    environment = {
+        "PATH": f"{init.parent}:{os.environ['PATH']}",
+        "HOME": str(site.home),
+        "HERMES_EXECUTABLE": str(site.agent),
+    }
+    command = ["unshare", "--pid", "--fork", str(site.app / "docker-entrypoint.sh"), "hermes", "gateway"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (7, f"1 {USER} -- hermes gateway\n"), done.stderr
 
 
 # ---- the health check ------------------------------------------------------------------------------------------------
@@ -367,8 +442,9 @@ def test_health_is_the_age_of_the_gateways_sign_of_life(tmp_path: Path, age: int
         beat.touch()
         past = time.time() - age
         os.utime(beat, (past, past))
+    for name in ("as-hermes.sh", "healthcheck.sh"):
+        shutil.copy(DOCKER / name, tmp_path)
     check = tmp_path / "healthcheck.sh"
-    shutil.copy(DOCKER / "healthcheck.sh", check)
     environment = {"PATH": os.environ["PATH"], "HERMES_HOME": str(tmp_path)}
     done = subprocess.run([str(check)], env=environment, capture_output=True, timeout=30, check=False)
     assert done.returncode == code, done.stderr
