@@ -36,13 +36,17 @@ find_uv() {
   UV=$CACHE/uv-$UV_VERSION/bin/uv
   if ! "$UV" --version >/dev/null 2>&1; then
     echo "uv: none was lent that runs here ($(uname -m)); installing $UV_VERSION from PyPI"
-    python3 -c 'import ensurepip' 2>/dev/null ||
+    # The pip that python3-venv puts into virtual environments: none has to be made for uv alone.
+    local -a pip=(/usr/share/python-wheels/pip-*.whl)
+    if [ ! -f "${pip[0]}" ]; then
       DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends -o Dpkg::Use-Pty=0 python3-venv ||
-      fail "python3-venv is missing and can't be installed: it is needed to fetch uv."
+        fail "python3-venv is missing and can't be installed: it is needed to fetch uv."
+      pip=(/usr/share/python-wheels/pip-*.whl)
+    fi
     rm -rf "$CACHE/uv-$UV_VERSION"
-    python3 -m venv "$CACHE/uv-$UV_VERSION"
-    "$CACHE/uv-$UV_VERSION/bin/pip" --quiet --no-input --disable-pip-version-check --retries 3 --timeout 30 \
-      install --only-binary :all: "uv==$UV_VERSION" || fail "uv $UV_VERSION can't be installed from PyPI (see above)."
+    python3 "${pip[0]}/pip" --quiet --no-input --disable-pip-version-check --retries 3 --timeout 30 install \
+      --root-user-action=ignore --only-binary :all: --target "$CACHE/uv-$UV_VERSION" "uv==$UV_VERSION" ||
+      fail "uv $UV_VERSION can't be installed from PyPI (see above)."
   fi
 }
 

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -32,13 +31,14 @@ class Mirror(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-@pytest.fixture(params=PROXIES)
-def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Proxy]:
+@pytest.fixture(scope="module", params=PROXIES)
+def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    folder = tmp_path_factory.mktemp(request.param)
     with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as mirror:
         thread = threading.Thread(target=mirror.serve_forever)
         thread.start()
         try:
-            with PROXIES[request.param](tmp_path, f"127.0.0.1:{mirror.server_port}", free_port()) as made:
+            with PROXIES[request.param](folder, f"127.0.0.1:{mirror.server_port}", free_port()) as made:
                 yield made
         finally:
             mirror.shutdown()

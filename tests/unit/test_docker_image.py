@@ -9,7 +9,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,17 +171,34 @@ def test_wrong_build_arguments_are_told_all_at_once_before_anything_is_done() ->
     assert "AGENT_SOURCE is 'brew': it is git or pypi" in build_with(AGENT_SOURCE="brew")
 
 
+# ---- the lab's image -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_the_product_knows_how_the_labs_image_differs() -> None:
+    """docs/lab.md, "Images", says how; what holds for both images is asked for by the end-to-end tests."""
+    only_here = re.compile(
+        r"s6-(?!overlay)|svscan|svstat|rc\.init|/run/service|with-contenv|cont-init|stage2|agentimage"
+    )
+    sources = [
+        path
+        for part in ("components", "provisioning", "proxmox", "scripts")
+        for path in (ROOT / part).rglob("*")
+        if path.suffix in {".py", ".sh", ".j2"}
+    ]
+    assert len(sources) > 50
+    assert [path.name for path in sources if only_here.search(path.read_text())] == []
+
+
 # ---- the entrypoint --------------------------------------------------------------------------------------------------
 
 
-def let_others_pass(folder: Path) -> None:
-    """pytest's folders are closed to others, and the scripts drop to another user where root tests them."""
-    if os.geteuid() == 0:
-        top = Path(tempfile.gettempdir()).resolve()
-        for part in (folder, *folder.parents):
-            if part.resolve() in (top, *top.parents):
-                break
-            part.chmod(0o711)
+@pytest.fixture
+def passable() -> Iterator[Path]:
+    """A folder that the image's user may pass through: pytest's own are closed, again with each run that begins."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o711)
+        yield folder
 
 
 @dataclass
@@ -216,9 +233,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    let_others_pass(tmp_path)
-    app, home = tmp_path / "app", tmp_path / "home of hermes"
+def site(passable: Path) -> Site:
+    app, home = passable / "app", passable / "home of hermes"
     app.mkdir()
     home.mkdir()
     shutil.copy(DOCKER / "entrypoint.sh", app / "docker-entrypoint.sh")
@@ -327,8 +343,8 @@ def test_blank_values_are_the_images_and_odd_ones_are_told_all_at_once_before_an
         assert f"HERMES_UID is '{uid}'" in site.run("true", env={"HERMES_UID": uid}).stderr
 
 
-def test_the_homes_may_be_anywhere(site: Site, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "else where"
+def test_the_homes_may_be_anywhere(site: Site, passable: Path) -> None:
+    elsewhere = passable / "else where"
     elsewhere.mkdir()
     site.give(elsewhere)
     wanted = {f"{name}_HOME": str(elsewhere / name / "deeper") for name in ("HERMES", "CODEX", "CLAUDE", "GEMINI")}
@@ -406,11 +422,11 @@ def test_as_root_it_hands_over_new_empty_folders_only_and_drops(site: Site, name
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="starts as root")
-def test_a_link_never_makes_root_give_away_what_it_leads_to(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "roots").mkdir()
-    (site.home / ".codex").symlink_to(tmp_path / "roots")
+def test_a_link_never_makes_root_give_away_what_it_leads_to(site: Site, passable: Path) -> None:
+    (passable / "roots").mkdir()
+    (site.home / ".codex").symlink_to(passable / "roots")
     assert site.run("true", user=0).returncode == 0
-    assert (tmp_path / "roots").stat().st_uid == 0
+    assert (passable / "roots").stat().st_uid == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="starts as root")
@@ -434,17 +450,16 @@ def test_process_1_is_an_init_of_the_agents_user_that_hands_on_signals_and_the_e
 
 
 @pytest.mark.parametrize(("age", "code"), [(10, 0), (600, 1), (None, 1)], ids=["fresh", "stale", "none"])
-def test_health_is_the_age_of_the_gateways_sign_of_life(tmp_path: Path, age: int | None, code: int) -> None:
-    let_others_pass(tmp_path)
-    beat = tmp_path / "state" / "gateway.heartbeat"
+def test_health_is_the_age_of_the_gateways_sign_of_life(passable: Path, age: int | None, code: int) -> None:
+    beat = passable / "state" / "gateway.heartbeat"
     beat.parent.mkdir()
     if age is not None:
         beat.touch()
         past = time.time() - age
         os.utime(beat, (past, past))
     for name in ("as-hermes.sh", "healthcheck.sh"):
-        shutil.copy(DOCKER / name, tmp_path)
-    check = tmp_path / "healthcheck.sh"
-    environment = {"PATH": os.environ["PATH"], "HERMES_HOME": str(tmp_path)}
+        shutil.copy(DOCKER / name, passable)
+    check = passable / "healthcheck.sh"
+    environment = {"PATH": os.environ["PATH"], "HERMES_HOME": str(passable)}
     done = subprocess.run([str(check)], env=environment, capture_output=True, timeout=30, check=False)
     assert done.returncode == code, done.stderr
