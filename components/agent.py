@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 from components.access import Access
 from components.declaration import AuxiliaryModel
 from components.docker import DockerSettings, docker_inputs, docker_warnings, in_docker
+from components.explanation import changed
 from components.phase import Phase, PhaseName
 from components.service import warnings_of as service_warnings
 from components.settings import DOCKER, AgentSettings, CattleSettings, certificates_of
@@ -28,11 +29,19 @@ from provisioning.models import (
     Service,
     VerifyInputs,
 )
-from provisioning.phases import READ_FROM_HOME, overridden, pinned_config, probe_of
+from provisioning.phases import (
+    READ_FROM_HOME,
+    overridden,
+    pinned_config,
+    probe_of,
+    render_agent,
+    render_configure,
+)
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
 STATE_OF_SERVICE = "systemctl is-active hermes-gateway.service"
 STATE_OF_CONTAINER = f"{ENGINE} container inspect --format '{{{{.State.Status}}}}' hermes"
+NEW_BUILD = "/opt/hermes/new-build"
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 
 
@@ -161,6 +170,52 @@ def verify_inputs(agent: AgentSettings, configure: ConfigureInputs, configuratio
     return probe_of(configure).model_copy(update={"configuration": configuration, "version": agent.version})
 
 
+def wanted_configure(
+    cattle: CattleSettings,
+    agent: AgentSettings,
+    docker: DockerSettings | None,
+    installed: Mapping[str, Any] | None,
+    *,
+    stack: str,
+) -> ConfigureInputs:
+    """``installed``: what the agent phase reports; None before it has run."""
+    if docker is None:
+        return configure_inputs(cattle, agent, installed, stack=stack)
+    return in_docker(configure_inputs(cattle, agent, stack=stack), docker, cattle.lent)
+
+
+def foreseen(
+    cattle: CattleSettings,
+    agent: AgentSettings,
+    docker: DockerSettings | None,
+    installed: Mapping[str, Any],
+    *,
+    stack: str,
+) -> dict[str, tuple[PhaseName, BaseModel]]:
+    """Each phase's inputs as far as they are known before any has run, by the end of its resource's name.
+
+    ``installed``: the agent phase's outputs in the state. Where it is going to build, NEW_BUILD stands for the folder.
+    """
+    results: Mapping[str, Any] = installed.get("results") or {}
+    build: tuple[PhaseName, BaseModel]
+    if docker is None:
+        given = agent_inputs(agent)
+        build = PhaseName.AGENT, given
+        if any(key != "user" for key in changed(installed.get("declared") or {}, render_agent(given).declared)):
+            results = {"directory": NEW_BUILD}
+    else:
+        authorities = configure_inputs(cattle, agent, stack=stack).ca_certificates
+        build = PhaseName.DOCKER, docker_inputs(agent, docker, authorities)
+    configure = wanted_configure(cattle, agent, docker, results, stack=stack)
+    digest = render_configure(configure).digest
+    return {
+        "baseline": (PhaseName.BASELINE, baseline_inputs(cattle, agent)),
+        "agent": build,
+        "configure": (PhaseName.CONFIGURE, configure),
+        "verify": (PhaseName.VERIFY, verify_inputs(agent, configure, configuration=digest)),
+    }
+
+
 class HermesAgent(pulumi.ComponentResource):
     """baseline -> agent -> configure -> verify. Each runs again only when what it depends on changes."""
 
@@ -187,51 +242,38 @@ class HermesAgent(pulumi.ComponentResource):
         """``before``: the phases' outputs in the state, by the resource's name."""
         super().__init__("hermes-homelab:components:HermesAgent", name, {}, opts)
 
-        def phase(
-            which: PhaseName,
-            inputs: pulumi.Output[BaseModel],
-            *after: pulumi.Resource,
-            renders: PhaseName | None = None,
-        ) -> Phase:
+        def wanted(installed: Mapping[str, Any] | None) -> ConfigureInputs:
+            return wanted_configure(cattle, agent, docker, installed, stack=stack)
+
+        known = before or {}
+        inputs = foreseen(cattle, agent, docker, known.get(f"{name}-agent") or {}, stack=stack)
+        wish = wanted(None)
+
+        def phase(which: str, *after: pulumi.Resource, given: pulumi.Output[BaseModel] | None = None) -> Phase:
+            renders, known_inputs = inputs[which]
             return Phase(
                 f"{name}-{which}",
-                renders or which,
-                inputs,
+                renders,
+                pulumi.Output.from_input(known_inputs) if given is None else given,
                 guest=guest,
                 host=access.address,
                 host_key=access.host_key,
                 private_key_file=str(private_key_file),
-                before=(before or {}).get(f"{name}-{which}"),
+                before=known.get(f"{name}-{which}"),
+                foreseen=known_inputs,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[access, *after], replace_with=replace_with),
             )
 
-        def wanted(installed: Mapping[str, Any] | None) -> ConfigureInputs:
-            if docker is None:
-                return configure_inputs(cattle, agent, installed, stack=stack)
-            return in_docker(configure_inputs(cattle, agent, stack=stack), docker, cattle.lent)
-
-        wish = wanted(None)
         for text in (*service_warnings(agent), *warnings_of(agent, wish), *(docker_warnings(agent) if docker else ())):
             pulumi.log.warn(text, self)
-        baseline = phase(PhaseName.BASELINE, pulumi.Output.from_input(baseline_inputs(cattle, agent)))
-        install = phase(
-            PhaseName.AGENT,
-            pulumi.Output.from_input(
-                agent_inputs(agent) if docker is None else docker_inputs(agent, docker, wish.ca_certificates)
-            ),
-            baseline,
-            renders=PhaseName.AGENT if docker is None else PhaseName.DOCKER,
-        )
-        configure = phase(
-            PhaseName.CONFIGURE,
-            install.results.apply(wanted),
-            install,
-        )
+        baseline = phase("baseline")
+        install = phase("agent", baseline)
+        configure = phase("configure", install, given=install.results.apply(wanted))
         configure.results.apply(self._warn_of_unknown)
         verify = phase(
-            PhaseName.VERIFY,
-            configure.digest.apply(lambda digest: verify_inputs(agent, wish, configuration=digest)),
+            "verify",
             configure,
+            given=configure.digest.apply(lambda digest: verify_inputs(agent, wish, configuration=digest)),
         )
         login = self._login(
             name,

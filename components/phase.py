@@ -117,9 +117,14 @@ class Phase(Resource, module="guest", name="Phase"):
         host_key: pulumi.Input[str],
         private_key_file: str,
         before: Mapping[str, Any] | None = None,
+        foreseen: BaseModel | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """``before``: this phase's outputs in the state, None where there are none: what has changed is told."""
+        """``before``: this phase's outputs in the state, None where there are none: what has changed is told.
+
+        ``foreseen``: the inputs as far as they can be known now; a preview does not know ``inputs`` that hang on a
+        phase that is to run.
+        """
         as_json: pulumi.Output[str] = inputs.apply(inputs_as_json)
         plan = pulumi.Output.unsecret(as_json.apply(lambda text: _shown(phase, text)))
         secret: pulumi.Output[str] = pulumi.Output.secret(as_json)
@@ -136,12 +141,13 @@ class Phase(Resource, module="guest", name="Phase"):
             "seconds": None,
         }
         super().__init__(_PhaseProvider(), resource_name, props, opts)
-        if before:
-            plan.apply(lambda shown: self._tell(explain(resource_name, before, *shown)))
-
-    def _tell(self, cause: str | None) -> None:
-        if cause:
+        if before and foreseen and (cause := cause_of(resource_name, phase, before, foreseen)):
             pulumi.log.info(cause, self)
+
+
+def cause_of(name: str, phase: PhaseName, before: Mapping[str, Any], inputs: BaseModel) -> str | None:
+    """Why a phase with these inputs runs again, and what restarts; None when it does not. ``name``: the resource's."""
+    return explain(name, before, *_shown(phase, inputs_as_json(inputs)))
 
 
 def _shown(phase: PhaseName, inputs: str) -> Sequence[Any]:

@@ -119,11 +119,13 @@ def render_baseline(inputs: BaselineInputs) -> PhasePlan:
 
 def render_agent(inputs: AgentInputs) -> PhasePlan:
     """The agent's code below /opt/hermes. Reads `uv_binary` from this machine (for its SHA-256)."""
-    declared = inputs.model_dump(mode="json", exclude={"uv_binary", "user"})
+    declared: dict[str, Any] = {"format": BUILD_FORMAT, **inputs.model_dump(mode="json", exclude={"uv_binary", "user"})}
     if inputs.source == "pypi":
         declared = {key: value for key, value in declared.items() if not key.startswith("git_")}
         declared["version"] = inputs.release
-    build_id = _sha256({"format": BUILD_FORMAT, **declared})
+    # Of what this comes to, another build comes; the user only tries it.
+    build_id = _sha256(declared)
+    declared["user"] = inputs.user
     large: tuple[LargeFile, ...] = ()
     if inputs.uv_binary is not None:
         path = Path(inputs.uv_binary)

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from provisioning.models import HOME
 from tests.e2e.phase_guest import Guest, Proxy, a_guest
 
 
 @pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    with a_guest(tmp_path_factory.mktemp("provisioning-lab")) as made:
+def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    """With its volume where the module's MOUNT_PATH says, where there is one."""
+    home = getattr(request.module, "MOUNT_PATH", HOME)
+    with a_guest(tmp_path_factory.mktemp("provisioning-lab"), home) as made:
         yield made
 
 

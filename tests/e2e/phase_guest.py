@@ -40,6 +40,7 @@ from provisioning import (
     run_phase,
     wait_for_ssh,
 )
+from provisioning.models import HOME
 from provisioning.ssh import connect
 from tests.listening import end_listening
 
@@ -51,7 +52,7 @@ MODEL_KEY = "sk-e2e-canary-5f2c9d"
 
 @dataclass
 class Guest:
-    """One lab with one container, 105, that has a volume at /home/hermes."""
+    """One lab with one container, 105, that has a volume at `home`."""
 
     runtime: LxcRuntime
     plan: Plan
@@ -62,6 +63,7 @@ class Guest:
     model: LabModel
     git_url: str
     source: Source
+    home: str = HOME
     running: bool = False
     api: bool = False
 
@@ -72,7 +74,7 @@ class Guest:
             self.runtime.format_volume(self.root, 20 << 30, root_owner=100000, log=log)
             key = self.key.with_suffix(".pub").read_text().strip()
             self.runtime.unpack(self.spec, template.archive, Setup(ssh_public_keys=(key,)), log)
-        mounts = (*self.spec.mounts, Mount("mp0", "/home/hermes", self.volume)) if with_volume else self.spec.mounts
+        mounts = (*self.spec.mounts, Mount("mp0", self.home, self.volume)) if with_volume else self.spec.mounts
         self.runtime.start(replace(self.spec, mounts=mounts), log)
         self.running = True
 
@@ -149,8 +151,8 @@ class Guest:
 
 
 @contextlib.contextmanager
-def a_guest(state: Path) -> Iterator[Guest]:
-    """A lab in the folder `state`, its container running with the volume attached; ended with the block."""
+def a_guest(state: Path, home: str = HOME) -> Iterator[Guest]:
+    """A lab in the folder `state`, its container running with the volume at `home`; ended with the block."""
     place = Place.of(state)
     network = Network(place)
     runtime = LxcRuntime(place, network)
@@ -181,7 +183,7 @@ def a_guest(state: Path) -> Iterator[Guest]:
             cores=2,
             nesting=True,
         )
-        made = Guest(runtime, plan, spec, key, root, volume, model, git.url(source), source)
+        made = Guest(runtime, plan, spec, key, root, volume, model, git.url(source), source, home)
         made.up()
         yield made
         if made.running:

@@ -1,4 +1,5 @@
-"""The agent without its API: its account, its command line, what is locked, what is the user's, what the service does.
+"""The agent without its API, its volume at another path: its account, its command line, what is locked, what is the
+user's, what the service does.
 
 The tests tell one story, in this order: each finds the container as the one before has left it.
 """
@@ -7,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import pytest
+import tenacity
 from pydantic import SecretStr
 
 from provisioning import BaselineInputs, ConfigureInputs, ModelEndpoint, PhaseFailed, render_baseline, render_configure
@@ -20,7 +23,8 @@ from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 pytestmark = needs_root
 
 ACCOUNT = {"user": "agent", "group": "agents", "uid": 12345, "gid": 12346}
-PLACE = {"state_directory": "/home/hermes/state", "working_directory": "/home/hermes/work"}
+MOUNT_PATH = "/srv/agent"  # of the guest of this module (conftest.py)
+PLACE = {"home": MOUNT_PATH, "state_directory": "/srv/agent/state", "working_directory": "/srv/agent/work"}
 ARGUMENTS = ["-v", "--no-supervise"]
 KEY = "canary0123456789abcdef0123456789abcdef"
 
@@ -32,7 +36,13 @@ def configured(guest: Guest, **more: Any) -> PhasePlan:
 
 
 def proved(guest: Guest, **more: Any) -> dict[str, Any]:
-    usual = {"dashboard": False, "user": "agent", "uid": 12345, "hermes_home": PLACE["state_directory"]}
+    usual = {
+        "dashboard": False,
+        "user": "agent",
+        "uid": 12345,
+        "home": MOUNT_PATH,
+        "hermes_home": PLACE["state_directory"],
+    }
     status, out, err = guest.verify(**{**usual, **more})
     assert status == 0, err
     found: dict[str, Any] = json.loads(out)
@@ -52,7 +62,7 @@ def listening(guest: Guest) -> list[str]:
 
 def others_files(guest: Guest) -> str:
     """What in the home is not the agent's; a new file system's lost+found is the kernel's."""
-    return guest.shell("find /home/hermes -path /home/hermes/lost+found -prune -o ! -user agent -print").strip()
+    return guest.shell("find /srv/agent -path /srv/agent/lost+found -prune -o ! -user agent -print").strip()
 
 
 def test_an_agent_of_another_account_answers_and_no_port_is_open(guest: Guest) -> None:
@@ -62,27 +72,59 @@ def test_an_agent_of_another_account_answers_and_no_port_is_open(guest: Guest) -
     # The user's own settings would open the API (facts hermes 3, issue 87856); what is declared wins.
     theirs = f"platforms: {{api_server: {{enabled: true, extra: {{key: {KEY}, port: 8642}}}}}}\n"
     guest.shell(
-        'runuser -u agent -- sh -c \'umask 077; printf %s "$1" >/home/hermes/state/config.yaml; '
-        f"echo API_SERVER_KEY={KEY} >/home/hermes/state/.env' sh '{theirs}'"
+        'runuser -u agent -- sh -c \'umask 077; printf %s "$1" >/srv/agent/state/config.yaml; '
+        f"echo API_SERVER_KEY={KEY} >/srv/agent/state/.env' sh '{theirs}'"
     )
-    guest.run(configured(guest, service={"args": ARGUMENTS, "restart_seconds": 1}))
+    guest.run(configured(guest, service={"args": ARGUMENTS, "restart": "on-abnormal", "restart_seconds": 1}))
     assert proved(guest)["answer"] == "HERMES-OK"
     assert listening(guest) == before
-    owned = guest.shell("cd /home/hermes; stat -c '%U:%G:%a' . state state/state.db work")
+    owned = guest.shell("cd /srv/agent; stat -c '%U:%G:%a' . state state/state.db work")
     assert owned.split() == ["agent:agents:750", "agent:agents:700", "agent:agents:600", "agent:agents:700"]
     assert others_files(guest) == ""
     (line,) = guest.shell("ps -C hermes -o user:20=,args=").strip().splitlines()
     assert line.split()[0] == "agent"
     assert line.endswith(f"gateway run {' '.join(ARGUMENTS)}")
-    guest.shell("rm /home/hermes/state/.env /home/hermes/state/config.yaml")
+    guest.shell("rm /srv/agent/state/.env /srv/agent/state/config.yaml")
+
+
+def ended_by(guest: Guest, signal: str) -> str:
+    """End the gateway's main process, wait until systemd has done what it does about it; its state then.
+
+    `auto-restart` is a state on the way, and so is what comes before the end.
+    """
+    unit = "hermes-gateway.service"
+    show = f"systemctl show --property=MainPID --property=SubState --value {unit}"
+    pid = guest.shell(f"{show} | head -n 1").strip()
+    guest.shell(f"systemctl kill --kill-whom=main --signal={signal} {unit}")
+
+    def state() -> str:
+        now, substate = guest.shell(show).split()
+        return substate if now != pid else "not yet"
+
+    settled = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(180),
+        wait=tenacity.wait_fixed(0.3),
+        retry=tenacity.retry_if_result(lambda found: found not in ("running", "dead", "failed")),
+    )
+    return str(settled(state))
+
+
+def test_the_service_comes_back_as_it_is_declared(guest: Guest) -> None:
+    # systemd.service(5), Restart=: of a signal that is none of the clean ones, and not of an end with a status.
+    assert ended_by(guest, "SIGKILL") == "running"
+    assert ended_by(guest, "SIGTERM") in ("dead", "failed")
+    guest.run(configured(guest, service={"restart": "no"}))
+    assert ended_by(guest, "SIGKILL") == "failed"
+    guest.run(configured(guest))
+    assert ended_by(guest, "SIGTERM") == "running"
 
 
 def test_root_uses_the_command_line_and_nothing_of_it_runs_as_root(guest: Guest) -> None:
     assert "Hermes Agent v0.19.0" in guest.shell("hermes --version")
     assert "HERMES-OK" in guest.shell("hermes sessions list")  # the prompt of the proof, in the service's own state
-    assert guest.shell("hermes config path").strip() == "/home/hermes/state/config.yaml"
+    assert guest.shell("hermes config path").strip() == "/srv/agent/state/config.yaml"
     guest.shell("hermes config set agent.max_turns 9")
-    assert guest.shell("stat -c '%U:%a' /home/hermes/state/config.yaml").strip() == "agent:600"
+    assert guest.shell("stat -c '%U:%a' /srv/agent/state/config.yaml").strip() == "agent:600"
     assert guest.shell("ls -A /root/.hermes 2>/dev/null || true") == ""
     # Through a terminal, too: script gives it one.
     for command in ("hermes --version", "hermes --version | cat"):
@@ -101,16 +143,25 @@ def test_systemd_gives_each_argument_as_it_is(guest: Guest) -> None:
     assert guest.shell("cat /run/said").splitlines() == words
 
 
-REFUSED = ("update --yes", "setup", "gateway install", "config set model.default x", "config unset model.base_url")
+REFUSED = (
+    "update --yes",
+    "setup",
+    "gateway install",
+    "gateway uninstall",
+    "config set model.default x",
+    "config set model.provider x",
+    "config set API_SERVER_KEY x",
+    "config unset model.base_url",
+)
 
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_what_is_the_stacks_is_refused_with_its_name(guest: Guest, command: str) -> None:
-    before = guest.shell("ls -A /home/hermes/state; cat /home/hermes/state/config.yaml")
+    before = guest.shell("ls -A /srv/agent/state; cat /srv/agent/state/config.yaml")
     status, text = tried(guest, f"hermes {command}")
     assert status == 1
-    assert "pulumi up --stack cattle-x" in text
-    assert guest.shell("ls -A /home/hermes/state; cat /home/hermes/state/config.yaml") == before
+    assert re.search(r"pulumi (up|destroy) --stack cattle-x", text)
+    assert guest.shell("ls -A /srv/agent/state; cat /srv/agent/state/config.yaml") == before
 
 
 def test_other_accounts_need_the_group_and_become_the_agent(guest: Guest) -> None:
@@ -129,13 +180,13 @@ def test_other_accounts_need_the_group_and_become_the_agent(guest: Guest) -> Non
 
 
 def test_other_keys_are_the_users_and_a_lost_workspace_is_made_again(guest: Guest) -> None:
-    guest.shell("rm -r /home/hermes/work")
+    guest.shell("rm -r /srv/agent/work")
     guest.run(configured(guest, settings={"timezone": "Europe/Berlin"}))
     proved(guest, prompt="write file note.txt: hello there", expect="bytes_written")
-    assert guest.shell("stat -c '%U:%a' /home/hermes/work").strip() == "agent:700"
-    assert guest.shell("cat /home/hermes/work/note.txt") == "hello there\n"
+    assert guest.shell("stat -c '%U:%a' /srv/agent/work").strip() == "agent:700"
+    assert guest.shell("cat /srv/agent/work/note.txt") == "hello there\n"
     keys = guest.shell("for key in agent.max_turns timezone terminal.cwd; do hermes config get $key; done")
-    assert keys.split() == ["9", "Europe/Berlin", "/home/hermes/work"]
+    assert keys.split() == ["9", "Europe/Berlin", "/srv/agent/work"]
 
 
 def test_the_api_serves_when_it_is_asked_for(guest: Guest) -> None:
@@ -148,7 +199,7 @@ def test_the_api_serves_when_it_is_asked_for(guest: Guest) -> None:
 
 
 def test_another_number_is_refused_before_anything_is_changed(guest: Guest) -> None:
-    before = guest.shell("cat /etc/passwd /etc/group; find /home/hermes -printf '%U %p\\n' | sort")
+    before = guest.shell("cat /etc/passwd /etc/group; find /srv/agent -printf '%U %p\\n' | sort")
     for more, words in (
         ({"uid": 12350}, "belongs to uid 12345, expected 12350"),
         ({"user": "other"}, "the user number 12345 is taken"),
@@ -157,22 +208,22 @@ def test_another_number_is_refused_before_anything_is_changed(guest: Guest) -> N
         with pytest.raises(PhaseFailed) as refused:
             guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE, **more})))
         assert words in str(refused.value)
-    assert guest.shell("cat /etc/passwd /etc/group; find /home/hermes -printf '%U %p\\n' | sort") == before
+    assert guest.shell("cat /etc/passwd /etc/group; find /srv/agent -printf '%U %p\\n' | sort") == before
 
 
 def test_another_state_directory_is_refused_while_the_old_one_has_the_data(guest: Guest) -> None:
-    other = {"state_directory": "/home/hermes/elsewhere"}
+    other = {"state_directory": "/srv/agent/elsewhere"}
     guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE, **other})))
     with pytest.raises(PhaseFailed) as refused:
         guest.run(configured(guest, **other))
-    assert "the agent's data is in /home/hermes/state" in str(refused.value)
+    assert "the agent's data is in /srv/agent/state" in str(refused.value)
     # As the refusal says it:
     lines = [line.strip() for line in str(refused.value).splitlines()]
     moves = [line for line in lines if line.startswith(("systemctl stop ", "runuser "))]
     assert len(moves) == 3
     guest.shell("\n".join(moves))
     guest.run(configured(guest, **other))
-    proved(guest, hermes_home="/home/hermes/elsewhere")
+    proved(guest, hermes_home="/srv/agent/elsewhere")
     assert "HERMES-OK" in guest.shell("hermes sessions list")
     # The API was not asked for any more.
     assert not [address for address in listening(guest) if address.endswith(":8700")]
