@@ -52,7 +52,7 @@ START_DEADLINE = 60.0
 COMMAND_DEADLINE = 120.0
 ASK_AGAIN = 3.0
 """Seconds after which a guest that still runs is asked again to power off."""
-SETTLE_DEADLINE = 20.0
+SETTLE_DEADLINE = 120.0
 UNPACK_DEADLINE = 600.0
 HOST_KEYS: dict[str, tuple[str, ...]] = {"rsa": ("-b", "2048"), "ecdsa": (), "ed25519": ()}
 """Kinds of SSH host keys, with ssh-keygen's options: the default RSA size takes up to two seconds of processor time."""
