@@ -196,8 +196,11 @@ def status(lab: Lab) -> int:
         if ready.containers:
             facts.add_row("network", f"bridge {ready.bridge} (vmbr0), {ready.subnet}, gateway {ready.gateway}")
             facts.add_row("source", f"{ready.source_url}, {ready.source_tag} = {ready.source_commit}")
-            facts.add_row("registry", f"{ready.registry}, CA {ready.registry_ca_file}")
-            facts.add_row("images", "\n".join(i for i in (ready.image, ready.image_next, ready.image_base) if i))
+            if ready.image:
+                facts.add_row("registry", f"{ready.registry}, CA {ready.registry_ca_file}")
+                facts.add_row("images", "\n".join(i for i in (ready.image, ready.image_next, ready.image_base) if i))
+            else:
+                facts.add_row("images", "none yet: scripts/lab up --images")
             from lab.lxc import LxcRuntime  # noqa: PLC0415
 
             running = LxcRuntime(lab.place).running(ready.node)

@@ -1,4 +1,4 @@
-"""A stack's agent from the command line: status, logs, prompt, dashboard, backups, and a password's hash."""
+"""A stack's agent from the command line: status, logs, prompt, dashboard, a shell, backups, and a password's hash."""
 
 from __future__ import annotations
 
@@ -134,6 +134,9 @@ def main() -> int:
     prompt.add_argument("text")
     dashboard = verbs.add_parser("dashboard", help="a tunnel to the dashboard, for as long as it runs")
     dashboard.add_argument("-p", "--port", type=int, help="the tunnel's port on this machine (the dashboard's own)")
+    # What follows is ssh's, options included: none of it is read here.
+    ssh = verbs.add_parser("ssh", help="log in, or run a command there, as root", add_help=False, prefix_chars="\0")
+    ssh.add_argument("words", nargs="*")
     verbs.add_parser("backup", help="make a backup of the agent's data now; it says where it is")
     verbs.add_parser("backups", help="the backups that there are, newest first")
     restore = verbs.add_parser("restore", help="go back to a backup; the present state is backed up before")
@@ -152,6 +155,8 @@ def main() -> int:
             hand_over(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
             see_dashboard(target, outputs["dashboard"], options.port)
+        elif options.verb == "ssh":
+            hand_over(target, *options.words)
         elif options.verb in {"backup", "backups"}:
             backups(target, "make" if options.verb == "backup" else "list")
         elif options.verb == "restore":

@@ -251,10 +251,11 @@ class Demo:
             f"{cattle['agentVersion']} at {cattle['address']}.\n"
             "  look at it      scripts/lab status\n"
             '  talk to it      eval "$(scripts/lab env)" && scripts/agent prompt "what do you remember?"\n'
-            f"  log in          {cattle['ssh']}\n"
+            '  log in          eval "$(scripts/lab env)" && scripts/agent ssh\n'
             '  use Pulumi      eval "$(scripts/lab env)" && pulumi preview --stack cattle\n'
             "  remove it all   scripts/lab destroy",
             highlight=False,
+            soft_wrap=True,  # these are lines to paste
         )
 
 

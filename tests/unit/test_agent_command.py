@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -55,3 +56,33 @@ def test_what_ends_the_tunnel_s_command_ends_the_tunnel(end: signal.Signals, tmp
     pinned = [word for word in arguments if word.startswith("-oUserKnownHostsFile=")]
     assert "-oStrictHostKeyChecking=yes" in arguments
     assert Path(shlex.split(pinned[0].partition("=")[2])[0]).read_text() == f"{HOST} {KEY}\n"
+
+
+LOGIN = """
+import json, pathlib, runpy, sys
+agent = runpy.run_path("scripts/lib/agent.py", run_name="agent")
+outputs = {"address": sys.argv[2], "sshHostKey": sys.argv[3], "sshKeyFile": "/my keys/id"}
+agent["main"].__globals__.update(ROOT=pathlib.Path(sys.argv[1]), outputs_of=lambda stack: outputs)
+sys.argv[1:] = json.loads(sys.argv[4])
+agent["main"]()
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["-t", "hermes"], ["-N", "-L", "9119:127.0.0.1:9119"], ["ls", "--help", "-h"], ["df -h; ls"]]
+)
+def test_ssh_logs_in_with_the_pinned_key_and_hands_every_word_on(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / ".cache").mkdir()
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nfor word; do printf "%s\\0" "$word"; done\n')
+    ssh.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    arguments = json.dumps(["--stack", "cattle", "ssh", *words])
+    command = [sys.executable, "-c", LOGIN, str(tmp_path), HOST, KEY, arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    handed = done.stdout.split("\0")[:-1]
+    assert handed[-3 - len(words) :] == ["-i", "/my keys/id", f"root@{HOST}", *words]
+    assert "-oStrictHostKeyChecking=yes" in handed
