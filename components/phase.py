@@ -16,7 +16,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 from pydantic import BaseModel, SecretStr
 
-from components.dynamic import Props, Provider, changed, diff_of, say
+from components.dynamic import Props, Provider, changed, diff_of, progress
 from components.explanation import explain
 from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, DockerInputs, VerifyInputs
 from provisioning.phases import (
@@ -78,7 +78,7 @@ class _PhaseProvider(Provider):
             host=props["host"], host_key=HostKey.parse(props["host_key"]), private_key_file=props["private_key_file"]
         )
         plan = plan_of(PhaseName(props["phase"]), props["inputs"])
-        result = run_phase(target, plan, on_line=say, timeout_s=PHASE_SECONDS)
+        result = run_phase(target, plan, on_line=progress, timeout_s=PHASE_SECONDS)
         return {
             "phase": props["phase"],
             "guest": props["guest"],

@@ -92,10 +92,10 @@ def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[
     if wish.volume:
         pet = pet_outputs(settings)
         owner, volume = int(pet["vmid"]), _volume_of(pet, settings, wish)
-    keys = public_keys(settings)
     state = read_own_state()
+    keys, key_faults = public_keys(settings, prove=state.vmid is None)
     check = cattle_check(settings, wish, state, owner=owner, volid=volume["volid"] if volume else None)
-    _refuse(settings, [*home_faults(wish, state), *cattle_faults(settings, check)])
+    _refuse(settings, [*key_faults, *home_faults(wish, state), *cattle_faults(settings, check)])
     for warning in warnings_of(check, wish, state):
         pulumi.log.warn(warning)
     cattle = Cattle(

@@ -10,6 +10,7 @@ from components.host_mounts import RESERVED, recorded_of
 from components.node_shell import node_shell
 from components.settings import CattleSettings, PetSettings, Settings, VolumeSettings
 from components.state import OwnState
+from provisioning.errors import PrivateKeyError
 from provisioning.ssh import load_private_key
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
@@ -173,20 +174,30 @@ def volume_wish(vmid: int, volume: VolumeSettings) -> VolumeWish:
     )
 
 
-def public_keys(settings: Settings) -> list[str]:
-    """The keys that may log in to the cattle: that of the private key, and those of the settings.
+def public_keys(settings: Settings, *, prove: bool) -> tuple[list[str], list[Fault]]:
+    """The keys that may log in to the cattle: that of the private key, and those of the settings; and what is wrong.
 
-    Raises PrivateKeyError when the private key can't be used.
+    ``prove``: look at the private half too, half a second: Proxmox takes keys only when it creates a container.
     """
     path: Path = settings.ssh_private_key_file
+    try:
+        own = _public_half(path, prove=prove)
+    except PrivateKeyError as error:
+        rule, _, remedy = str(error).partition("\n")
+        return [], [Fault("sshPrivateKeyFile", str(path), rule, remedy)]
+    return list(dict.fromkeys([own, *(settings.cattle.ssh_keys if settings.cattle else [])])), []
+
+
+def _public_half(path: Path, *, prove: bool) -> str:
     public = path.with_name(f"{path.name}.pub")
-    if path.exists() and public.exists():
-        line = " ".join(public.read_text().split()[:2])
-    else:
-        key = load_private_key(str(path))
-        line = f"{key.get_name()} {key.get_base64()}"
-    others = settings.cattle.ssh_keys if settings.cattle else []
-    return list(dict.fromkeys([line, *others]))
+    line = " ".join(public.read_text().split()[:2]) if path.exists() and public.exists() else ""
+    if line and not prove:
+        return line
+    key = load_private_key(str(path))
+    derived = f"{key.get_name()} {key.get_base64()}"
+    if line not in ("", derived):
+        raise PrivateKeyError(f"{public} is not its public half.\nMake it so: ssh-keygen -y -f {path} > {public}")
+    return derived
 
 
 def _plugin_environment() -> dict[str, str]:

@@ -363,7 +363,8 @@ class _Run:
         if not line.strip():
             return
         self._no_room = self._no_room or bool(_NO_ROOM.search(line))
-        self._tail = [*self._tail[-(LOG_TAIL_LINES - 1) :], line]
+        if line not in self._tail[-1:]:
+            self._tail = [*self._tail[-(LOG_TAIL_LINES - 1) :], line]
         self._last_sign = time.monotonic()
         self._say(line)
 

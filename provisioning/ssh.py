@@ -234,14 +234,14 @@ def load_private_key(path: str) -> paramiko.PKey:
     except FileNotFoundError:
         raise PrivateKeyError(
             f"SSH key file {file} does not exist.\n"
-            f"Correct the path (sshPrivateKeyFile), or make one: ssh-keygen -t ed25519 -f {file}"
+            f"Correct the path (sshPrivateKeyFile), or make one: ssh-keygen -t ed25519 -N '' -f {file}"
         ) from None
     except PermissionError:
         raise PrivateKeyError(f"SSH key file {file} can't be read by this user.\nCorrect its owner or mode.") from None
     except TypeError:  # so the library reports a missing passphrase
         raise PrivateKeyError(
             f"SSH key file {file} is encrypted, and there is nobody here to type its passphrase.\n"
-            "Load it into an SSH agent (ssh-add) and unset the key file, or name a key without a passphrase."
+            "Name a key without a passphrase (sshPrivateKeyFile); to make one: ssh-keygen -t ed25519 -N '' -f FILE"
         ) from None
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise _no_key(file, type(error).__name__) from None

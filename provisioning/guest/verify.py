@@ -45,7 +45,7 @@ MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
 POLL_S = 0.2
 JOURNAL_LINES = 15
-MODEL_ADVICE = "Check base_url, model name and API key of the model, and that the container reaches it."
+MODEL_ADVICE = "Check agentModelUrl, agentModel and agentModelKey, and that the container reaches the endpoint."
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -70,7 +70,9 @@ def _source(pet: PetSettings | None, volume: str) -> tuple[int, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/permissions", description="Commands for a role, a user and a token.")
-    parser.add_argument("token", nargs="?", default="pulumi@pve!hermes", help="USER@REALM!TOKENNAME (pulumi@pve!hermes)")
+    parser.add_argument(
+        "token", nargs="?", default="pulumi@pve!hermes", help="USER@REALM!TOKENNAME (pulumi@pve!hermes)"
+    )
     token = parser.parse_args().token
     if not re.fullmatch(r"[^\s:/@!=]+@[A-Za-z][\w.-]+![A-Za-z][\w.-]+", token):
         parser.error(f"{token} is not of the form USER@REALM!TOKENNAME")

@@ -84,6 +84,10 @@ def _no_node(site: Site) -> None:
     site.overrides["PROXMOX_VE_NODE"] = "pve2"
 
 
+def _no_key(site: Site) -> None:
+    site.overrides["HERMES_SSH_KEY_FILE"] = "/nowhere/id_ed25519"
+
+
 def _pet_runs(site: Site) -> None:
     site.node.call("POST", site.node.guest(PET, "/status/start"))
 
@@ -109,6 +113,8 @@ def test_what_a_cattle_lacks_is_told_in_preview(
 
 
 def test_all_faults_are_told_at_once(with_pet: Site) -> None:
-    for spoil in (_held, _no_template, _no_storage, _no_privilege):
+    for spoil in (_held, _no_template, _no_storage, _no_privilege, _no_key):
         spoil(with_pet)
-    refused(with_pet, "cattle", "up", "guest 200", "debian-13", "fast-lvm", "VM.Config.Network")
+    run = refused(with_pet, "cattle", "up", "guest 200", "debian-13", "fast-lvm", "VM.Config.Network", "ssh-keygen")
+    assert "sshPrivateKeyFile = /nowhere/id_ed25519" in run.explain()
+    assert "exit code" not in run.explain()
