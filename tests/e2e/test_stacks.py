@@ -18,7 +18,9 @@ from lab.engine import Run, pulumi
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT
+from provisioning import AgentInputs, render_agent
 from provisioning.ssh import HostKey, SshTarget, connect
+from tests.e2e.phase_guest import made_of
 from tests.e2e.test_demo import left_behind
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
@@ -43,6 +45,9 @@ class Stacks:
             if value is not None:
                 content["config"][f"{PROJECT}:{key}"] = value
         self.lab.stack_config_file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def setting(self, key: str) -> object:
+        return yaml.safe_load(self.lab.stack_config_file.read_text())["config"][f"{PROJECT}:{key}"]
 
     def set_secret(self, stack: str, key: str, value: str) -> None:
         """``key``: KEY.PART of an object."""
@@ -93,7 +98,7 @@ def stacks(tmp_path: Path) -> Iterator[Stacks]:
     assert left_behind(lab.place) == {}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks) -> None:
     stacks.configure(cattleAddress="dhcp", cattleGateway=None, cattleNameserver=None, agentSource="git", agentApi=False)
     stacks.set_secret("cattle", "agentSecretEnvironment.LAB_SECRET", CANARY)
@@ -134,6 +139,7 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     again = stacks.up("cattle")
     assert set(again.changed) <= {"update", "create"}
     assert stacks.up("cattle").changed == {}
+    a_version_that_does_not_start_is_gone_back_from(stacks)
     # It was changed, and never written down in clear: not in the stack's file, nor in the state and its history.
     stacks.set_secret("cattle", "agentSecretEnvironment.LAB_SECRET", f"another-{CANARY}")
     told = "\n".join(stacks.run("preview", "cattle", "--diff").messages)
@@ -144,6 +150,51 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert CANARY not in told
     what_is_on_the_volume_outlives_the_cattle(stacks)
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")
+
+
+def a_version_that_does_not_start_is_gone_back_from(stacks: Stacks) -> None:
+    """The run fails with the reason, the old version serves; set back, a run does nothing to the guest."""
+    good = {key: stacks.setting(key) for key in ("agentSource", "agentVersion")}
+    wanted = render_agent(AgentInputs(source="pypi", version="0.19.7"))
+    env = next(file.content.decode() for file in wanted.files if file.path == "inputs.env")
+    (build_id,) = [line.partition("=")[2] for line in env.splitlines() if line.startswith("BUILD_ID=")]
+    build = stacks.shell("readlink /opt/hermes/current").strip()
+    dead = {"gateway/run.py": ("import asyncio\n", 'raise SystemExit("not today")\n')}
+    made_of(stacks.shell, build, "0.19.7", dead, build_id)
+    sessions = stacks.shell("hermes sessions list --limit 50")
+
+    stacks.configure(agentSource="pypi", agentVersion="0.19.7")
+    failed = pulumi(["up", "--yes", "--skip-preview", "--stack", "cattle"], cwd=CHECKOUT, env=stacks.env)
+    assert not failed.ok
+    told = failed.explain()
+    assert "Traceback" not in told
+    for words in (
+        "the update to 0.19.7 was taken back",
+        "not today",
+        "The data had not been migrated and stayed as it is.",
+        f"{good['agentVersion']} runs again",
+    ):
+        assert words in told, told
+
+    # The old one serves; that the new one is still to come, the preview says.
+    def serving() -> str:
+        return stacks.shell(
+            "readlink /opt/hermes/current; systemctl show -p MainPID -p NRestarts -p ActiveState 'hermes-*.service'; "
+            "stat -c '%n %i %Y' /etc/hermes/* /etc/systemd/system/hermes-*"
+        )
+
+    before = serving()
+    assert before.splitlines()[0] == build
+    assert "HERMES-OK" in stacks.agent("prompt", "say HERMES-OK")
+    assert stacks.shell("hermes sessions list --limit 50").count("\n") > sessions.count("\n")
+    pending = stacks.run("preview", "cattle")
+    assert "cattle-agent-configure" in {span.name for span in pending.spans if span.op == "update"}
+
+    stacks.configure(**good)
+    back = stacks.up("cattle")
+    assert {span.name for span in back.spans if span.op == "update"} == {"cattle-agent-agent"}
+    assert serving() == before
+    assert stacks.up("cattle").changed == {}
 
 
 STATE = "/home/hermes/.hermes"

@@ -3,8 +3,8 @@
 Needs root on a machine where the lab can run containers (scripts/lab); it makes a lab of its own and removes it.
 
 The tests tell one story, in this order: each finds the container as the one before has left it. The versions are
-0.18.2 and 0.19.0 of the package index, whose databases differ (schemas 19 and 22 of `hermes_state.py`), and broken ones
-made of 0.19.0.
+0.18.2 and 0.19.0 of the package index, whose databases differ (schemas 19 and 22 of `hermes_state.py`), and a broken
+one made of 0.19.0. One that does not start at all: test_stacks.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from provisioning import ApiServer, BaselineInputs, PhaseFailed, PhasePlan, render_baseline, run_phase
 from provisioning.phases import render_backups
-from tests.e2e.phase_guest import Guest, needs_root
+from tests.e2e.phase_guest import Guest, made_of, needs_root, run_cut
 
 pytestmark = needs_root
 
@@ -97,7 +97,7 @@ def test_an_update_takes_sessions_and_memories_along(guest: Guest) -> None:
     assert pids(guest) == old
     assert health(guest) == "0.18.2"
 
-    outputs = guest.run(switch_to(guest, "/opt/hermes/0.19.0"))
+    outputs = run_cut(guest, switch_to(guest, "/opt/hermes/0.19.0"), "update: backed up", "services: ")
     assert health(guest) == "0.19.0"
     assert outputs["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
     assert isinstance(outputs["offline_seconds"], float)
@@ -116,33 +116,6 @@ def test_an_update_takes_sessions_and_memories_along(guest: Guest) -> None:
         "/opt/hermes/0.18.2",
     ]
     assert guest.run(switch_to(guest, "/opt/hermes/0.19.0"))["restarted"] == []
-
-
-def made_of(guest: Guest, name: str, edits: dict[str, tuple[str, str]]) -> str:
-    """A build beside 0.19.0 with other code: per file of site-packages what is replaced by what. Returns its folder."""
-    folder = f"/opt/hermes/{name}"
-    program = """
-import json, os, sys
-folder, name, edits = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-for path, (old, new) in edits.items():
-    path = os.path.join(folder, "venv/lib/python3.11/site-packages", path)
-    text = open(path).read()
-    assert old in text, (path, old)
-    os.unlink(path)  # the other build has it too
-    open(path, "w").write(text.replace(old, new, 1))
-path = os.path.join(folder, "install.json")
-told = json.load(open(path))
-os.unlink(path)
-json.dump({**told, "version": name, "directory": folder, "build_id": name}, open(path, "w"))
-"""
-    version = {
-        "hermes_cli/__init__.py": ('__version__ = "0.19.0"', f'__version__ = "{name}"'),
-        "hermes_agent-0.19.0.dist-info/METADATA": ("Version: 0.19.0", f"Version: {name}"),
-    }
-    guest.shell(f"rm -rf {folder} && cp -al /opt/hermes/0.19.0 {folder}")
-    arguments = " ".join(map(shlex.quote, (folder, name, json.dumps({**version, **edits}))))
-    guest.shell(f"python3 -c {shlex.quote(program)} {arguments}")
-    return folder
 
 
 # Starts, brings the database and the configuration into a form that 0.19.0 does not understand, and then can't answer.
@@ -166,28 +139,13 @@ def refused(guest: Guest, plan: PhasePlan) -> str:
     return str(failed.value)
 
 
-def test_a_version_that_does_not_start_is_gone_back_from(guest: Guest) -> None:
-    before = sessions(guest)
-    dead = made_of(guest, "0.19.7", {"gateway/run.py": ("import asyncio\n", 'raise SystemExit("not today")\n')})
-    told = refused(guest, switch_to(guest, dead))
-    assert "the update to 0.19.7 was taken back" in told
-    assert "not today" in told
-    assert "The data had not been migrated and stayed as it is." in told
-    assert "0.19.0 runs again" in told
-    assert health(guest) == "0.19.0"
-    assert sessions(guest) >= before
-    assert guest.shell("readlink /opt/hermes/current").strip() == "/opt/hermes/0.19.0"
-    # What was declared before holds, and nothing has to be done for it.
-    assert guest.run(switch_to(guest, "/opt/hermes/0.19.0"))["restarted"] == []
-
-
 def test_what_a_failed_version_migrated_is_given_back_and_its_own_is_kept(guest: Guest) -> None:
     before = sessions(guest)
     edits = {
         "gateway/run.py": ("import asyncio\n", MIGRATES),
         "gateway/platforms/api_server.py": (PROMPT, NO_ANSWER),
     }
-    told = refused(guest, switch_to(guest, made_of(guest, "0.19.8", edits)))
+    told = refused(guest, switch_to(guest, made_of(guest.shell, "/opt/hermes/0.19.0", "0.19.8", edits)))
     assert "no such luck" in told
     assert "Taken back from the backup: config.yaml, state.db." in told
     assert health(guest) == "0.19.0"
@@ -233,10 +191,10 @@ def test_a_reboot_in_the_middle_is_cleared_up_when_the_version_is_set_back(guest
 
 
 def test_back_to_a_backup_by_hand(guest: Guest) -> None:
-    made = guest.run(render_backups("make"))
+    made = run_cut(guest, render_backups("make"), "backed up: ")
     assert str(made["path"]).startswith(f"{BACKUPS}/")
     remember(guest, "0.19.0", "the dog is called Rex")
-    done = guest.run(render_backups("restore", "latest"))
+    done = run_cut(guest, render_backups("restore", "latest"), "restore: the present state is kept")
     assert done["restored"] == made["name"]
     now = remembered(guest, "0.19.0")
     assert "Miez" in now
