@@ -106,9 +106,10 @@ def start_services(
     for unit in stale:
         if unit in ports and not is_active(unit):
             refuse_taken_port(*ports[unit])
+    if wanted:
+        # A restart of last week is no news: verify wants to hear of those from here on (systemctl(1), reset-failed).
+        run("systemctl", "reset-failed", *wanted, check=False)
     if stale:
-        # A counter from earlier troubles is no news; verify wants it at 0.
-        run("systemctl", "reset-failed", *stale, check=False)
         if gateway_first is not None and GATEWAY in stale:
             run("systemctl", "restart", GATEWAY)
             gateway_first()

@@ -122,6 +122,28 @@ def test_what_a_change_restarts(
     assert (before[common.DASHBOARD] != after[common.DASHBOARD]) is dashboard
 
 
+def test_what_is_not_restarted_forgets_its_earlier_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a new password for the dashboard would fail at a restart that the gateway had a week ago."""
+    said: list[tuple[str, ...]] = []
+
+    def run(*command: str, **_: object) -> str:
+        said.append(command)
+        return "active"
+
+    monkeypatch.setattr(services, "run", run)
+    monkeypatch.setattr(services, "STARTED", tmp_path / "started.json")
+    monkeypatch.setattr(services, "install_file", lambda *_, **__: True)
+    (tmp_path / "started.json").write_text(json.dumps({common.GATEWAY: "same", common.DASHBOARD: "old"}))
+    wanted = {common.GATEWAY: "same", common.DASHBOARD: "new"}
+    assert services.start_services(wanted, {}) == [common.DASHBOARD]
+    changes = [command[1:] for command in said if command[1] != "show"]
+    assert changes == [
+        ("reset-failed", common.GATEWAY, common.DASHBOARD),
+        ("restart", common.DASHBOARD),
+        ("enable", "--quiet", common.GATEWAY, common.DASHBOARD),
+    ]
+
+
 def test_a_unit_runs_from_the_real_folder_and_knows_its_skills(tmp_path: Path) -> None:
     template = "ExecStart=@AGENT_DIRECTORY@/venv/bin/python\n@SKILLS@\n"
     assert "HERMES_BUNDLED_SKILLS" not in services.render_unit(template, str(tmp_path))
