@@ -20,6 +20,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tenacity
@@ -191,6 +192,52 @@ def test_a_websocket_passes_with_a_ticket_and_from_its_own_page_only(proxy: Prox
     assert refused.value.status_code == 403
     with contextlib.closing(upgrade(f"{address}?ticket={ticket}")) as connection:
         assert json.loads(connection.recv())["jsonrpc"] == "2.0"
+
+
+def installation(guest: Guest) -> str:
+    """What runs, from what, and what it is told: by process, build, unit and managed file."""
+    return guest.shell(
+        "systemctl show -p MainPID -p NRestarts hermes-gateway.service hermes-dashboard.service; "
+        "pgrep -afc hermes_cli.main; readlink /opt/hermes/current; find /opt/hermes /etc/hermes /etc/systemd/system "
+        "-printf '%p %i %T@ %s\\n' | sort | sha256sum"
+    )
+
+
+# hermes_cli/web_server.py, 0.19.0: the dashboard's buttons that would change the installation, and what they are told.
+BUTTONS = {
+    # It does try; whether there is anything newer is the index's business, and then it ends at a read-only file system.
+    "/api/hermes/update": ("hermes-update", "uv pip install --upgrade hermes-agent"),
+    "/api/gateway/restart": ("gateway-restart", "System gateway restart requires root"),
+    "/api/gateway/stop": ("gateway-stop", "System gateway stop requires root"),
+    "/api/gateway/start": ("gateway-start", "System gateway start requires root"),
+}
+
+
+def test_its_buttons_leave_the_installation_as_it_is(guest: Guest, caddy: Proxy) -> None:
+    # As where the agent reaches the internet: it has fetched the uv that it updates itself with.
+    home = "/home/hermes/.hermes"
+    guest.shell(
+        f"runuser -u hermes -- mkdir -p {home}/bin; "
+        f"cp /var/lib/hermes-provision/store/* {home}/bin/uv; chmod 755 {home}/bin/uv; chown -R hermes: {home}/bin"
+    )
+    visitor, before = Visitor(caddy), installation(guest)
+    assert log_in(visitor).status == 200
+    for path, (action, words) in BUTTONS.items():
+        assert visitor.ask(path, {}).status == 200
+
+        @tenacity.retry(
+            retry=tenacity.retry_if_result(lambda told: told["running"]),
+            stop=tenacity.stop_after_delay(PATIENCE),
+            wait=tenacity.wait_fixed(0.2),
+        )
+        def outcome(action: str = action) -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(visitor.ask(f"/api/actions/{action}/status").text)
+            return found
+
+        told = outcome()
+        assert told["exit_code"] == 1 or action == "hermes-update", told
+        assert words in "\n".join(told["lines"]), told
+    assert installation(guest) == before
 
 
 def test_another_name_finds_nothing(proxy: Proxy) -> None:
