@@ -19,7 +19,7 @@ from lab.image import BASE_REPOSITORY, BASE_TAG, NEXT_TAG
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
 from provisioning.talk import ask
 from tests.e2e.docked import BARE, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
-from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
+from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root, run_cut
 
 pytestmark = needs_root
 
@@ -33,7 +33,7 @@ def docked(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 def test_the_engine_is_installed_and_proved_and_the_image_comes_by_its_digest(docked: Docked) -> None:
     docked.run(render_baseline(BaselineInputs()))
     with pytest.raises(PhaseFailed, match=r"calls itself 0\.19\.0, but 0\.20\.0 is declared"):
-        docked.run(docked.agent(version="0.20.0"))
+        run_cut(docked.guest, docked.agent(version="0.20.0"), "engine: installing", "image: pulling")
     outputs = docked.run(docked.agent())
     assert (outputs["version"], outputs["dashboard_available"]) == ("0.19.0", True)
     assert docked.guest.shell("docker compose version --short").strip().startswith("2.")
@@ -47,7 +47,7 @@ def test_a_registry_that_is_not_trusted_is_told(docked: Docked) -> None:
 
 
 def test_the_container_works_is_healthy_and_shows_no_secret(docked: Docked) -> None:
-    outputs = docked.run(docked.configure())
+    outputs = run_cut(docked.guest, docked.configure(), "container: create")
     assert (outputs["container"], outputs["restarted"]) == ("create", ["hermes"])
     status, out, err = docked.verify()
     assert status == 0, err
