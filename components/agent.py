@@ -25,6 +25,7 @@ from provisioning.models import (
     ConfigureInputs,
     Dashboard,
     ModelEndpoint,
+    NodeFolder,
     OidcClient,
     Service,
     VerifyInputs,
@@ -166,8 +167,14 @@ def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
     ]
 
 
-def verify_inputs(agent: AgentSettings, configure: ConfigureInputs, configuration: str = "") -> VerifyInputs:
-    return probe_of(configure).model_copy(update={"configuration": configuration, "version": agent.version})
+def verify_inputs(
+    cattle: CattleSettings, agent: AgentSettings, configure: ConfigureInputs, configuration: str = ""
+) -> VerifyInputs:
+    mounts = (mount.wish(agent.uid) for mount in cattle.host_mounts)
+    folders = tuple(NodeFolder(path=mount.path, owner=mount.owner, read_only=mount.read_only) for mount in mounts)
+    return probe_of(configure).model_copy(
+        update={"configuration": configuration, "version": agent.version, "folders": folders}
+    )
 
 
 def wanted_configure(
@@ -212,7 +219,7 @@ def foreseen(
         "baseline": (PhaseName.BASELINE, baseline_inputs(cattle, agent)),
         "agent": build,
         "configure": (PhaseName.CONFIGURE, configure),
-        "verify": (PhaseName.VERIFY, verify_inputs(agent, configure, configuration=digest)),
+        "verify": (PhaseName.VERIFY, verify_inputs(cattle, agent, configure, configuration=digest)),
     }
 
 
@@ -273,7 +280,7 @@ class HermesAgent(pulumi.ComponentResource):
         verify = phase(
             "verify",
             configure,
-            given=configure.digest.apply(lambda digest: verify_inputs(agent, wish, configuration=digest)),
+            given=configure.digest.apply(lambda digest: verify_inputs(cattle, agent, wish, configuration=digest)),
         )
         login = self._login(
             name,

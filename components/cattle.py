@@ -30,7 +30,7 @@ class Cattle(pulumi.ComponentResource):
     """Container, host mounts, attachment and, unless ``agent`` is None, SSH access and the agent.
 
     ``owner`` and ``volume`` None: the home is on the root file system, and the power a resource of its own.
-    ``exports``: the outputs.
+    ``folders``: what is to be done to the host mounts' folders. ``exports``: the outputs.
     """
 
     exports: dict[str, pulumi.Input[Any]]
@@ -45,6 +45,7 @@ class Cattle(pulumi.ComponentResource):
         owner: int | None,
         volume: dict[str, Any] | None,
         ssh_public_keys: list[str],
+        folders: Sequence[str] = (),
         phases: Mapping[str, Mapping[str, Any]] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -82,7 +83,7 @@ class Cattle(pulumi.ComponentResource):
             also_ignore=["features"],
             opts=pulumi.ResourceOptions(parent=self, provider=proxmox_provider(connection, dict(os.environ))),
         )
-        host = self._host_mounts(name, settings=settings, cattle=cattle, guest=guest, claim=claim)
+        host = self._host_mounts(name, settings=settings, cattle=cattle, guest=guest, claim=claim, folders=folders)
         opts = pulumi.ResourceOptions(
             parent=self, depends_on=[host] if host else None, replace_with=[guest], delete_before_replace=True
         )
@@ -119,7 +120,8 @@ class Cattle(pulumi.ComponentResource):
                 guest=guest.id,
                 vmid=cattle.vmid,
                 node=connection.node,
-                mounts=[mount.wish for mount in cattle.host_mounts],
+                mounts=settings.host_mounts,
+                folders=folders,
                 ssh=settings.node_ssh,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[started, host], replace_with=[guest]),
             )
@@ -155,6 +157,7 @@ class Cattle(pulumi.ComponentResource):
         cattle: CattleSettings,
         guest: proxmoxve.ContainerLegacy,
         claim: Claim,
+        folders: Sequence[str],
     ) -> HostMounts | None:
         """What root has to set, before the first start; None when there is nothing of it."""
         if not cattle.host_mounts and not settings.keyctl:
@@ -165,8 +168,9 @@ class Cattle(pulumi.ComponentResource):
             claim=claim.claim,
             vmid=cattle.vmid,
             node=settings.connection.node,
-            mounts=[mount.wish for mount in cattle.host_mounts],
+            mounts=settings.host_mounts,
             keyctl=settings.keyctl,
+            folders=folders,
             ssh=settings.node_ssh,
             opts=pulumi.ResourceOptions(parent=self, replace_with=[guest], delete_before_replace=True),
         )

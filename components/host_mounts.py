@@ -28,7 +28,7 @@ from proxmox.hostshell import (
 )
 from proxmox.vmid import prove_still_ours
 
-_WISH = ("vmid", "node", "mounts", "keyctl", "nesting", "pending")
+_WISH = ("vmid", "node", "mounts", "keyctl", "nesting", "pending", "folders")
 _INPUTS = (*_WISH, "guest", "claim", "ssh")
 RESERVED = frozenset({SLOT})
 
@@ -76,6 +76,7 @@ def _outputs(props: Props, state: HostState) -> Props:
         "keyctl": state.keyctl,
         "nesting": state.nesting,
         "pending": state.pending,
+        "folders": [],
         "placed": [
             {"slot": placed.slot, "source": placed.source, "path": placed.path, "readOnly": placed.read_only}
             for placed in state.placed.values()
@@ -93,9 +94,7 @@ class _HostMountsProvider(Provider):
         return CheckResult(news, [])
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(
-            changed(olds, news, "mounts", "keyctl", "nesting", "pending", "ssh"), changed(olds, news, "vmid", "node")
-        )
+        return diff_of(changed(olds, news, *_WISH[2:], "ssh"), changed(olds, news, "vmid", "node"))
 
     def create(self, props: Props) -> CreateResult:
         return CreateResult(id_=f"{int(props['vmid'])}/host", outs=self._ensure(props, ()))
@@ -119,6 +118,7 @@ class _HostMountsProvider(Provider):
         outs = _outputs(props, state)
         # What was removed by hand is still known to be ours: whatever comes into its slot is judged by that.
         outs["placed"] = props.get("placed")
+        outs["folders"] = props.get("folders")
         return ReadResult(id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS})
 
     def delete(self, _id: str, props: Props) -> None:
@@ -138,7 +138,10 @@ class _HostMountsProvider(Provider):
 
 
 class HostMounts(Resource, module="proxmox", name="HostMounts"):
-    """``placed``: slot, source, path and readOnly of each mount. ``ssh`` None: nobody here is root on the node."""
+    """``placed``: slot, source, path and readOnly of each mount. ``ssh`` None: nobody here is root on the node.
+
+    ``folders``: what is to be done to the folders themselves, as preflight has found them; none once it is done.
+    """
 
     placed: pulumi.Output[list[dict[str, Any]]]
 
@@ -152,6 +155,7 @@ class HostMounts(Resource, module="proxmox", name="HostMounts"):
         node: str,
         mounts: Sequence[HostMount],
         keyctl: bool,
+        folders: Sequence[str],
         ssh: NodeSsh | None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -165,6 +169,7 @@ class HostMounts(Resource, module="proxmox", name="HostMounts"):
             # Fixed, so that a hand that takes it away, or a change that waits, is seen by a refresh.
             "nesting": True,
             "pending": False,
+            "folders": list(folders),
             "ssh": None if ssh is None else ssh.as_props(),
             "placed": None,
         }
@@ -173,13 +178,13 @@ class HostMounts(Resource, module="proxmox", name="HostMounts"):
 
 class _ProofProvider(Provider):
     def _prove(self, props: Props) -> Props:
-        with node_shell(NodeSsh.from_props(props["ssh"])) as shell:
+        with self.proxmox() as client, node_shell(NodeSsh.from_props(props["ssh"])) as shell:
             if shell is not None:
-                prove_host_mounts(shell, _wish({**props, "keyctl": False}), report=say)
-        return {key: props.get(key) for key in ("guest", "vmid", "node", "mounts", "ssh")}
+                prove_host_mounts(client, shell, _wish({**props, "keyctl": False}), report=say)
+        return {key: props.get(key) for key in ("guest", "vmid", "node", "mounts", "ssh")} | {"folders": []}
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, "mounts"), changed(olds, news, "vmid", "node"))
+        return diff_of(changed(olds, news, "mounts", "folders"), changed(olds, news, "vmid", "node"))
 
     def create(self, props: Props) -> CreateResult:
         return CreateResult(id_=f"{int(props['vmid'])}/host-proof", outs=self._prove(props))
@@ -199,8 +204,16 @@ class HostMountsProof(Resource, module="proxmox", name="HostMountsProof"):
         vmid: int,
         node: str,
         mounts: Sequence[HostMount],
+        folders: Sequence[str],
         ssh: NodeSsh,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        props = {"guest": guest, "vmid": vmid, "node": node, "mounts": mount_props(mounts), "ssh": ssh.as_props()}
+        props = {
+            "guest": guest,
+            "vmid": vmid,
+            "node": node,
+            "mounts": mount_props(mounts),
+            "folders": list(folders),
+            "ssh": ssh.as_props(),
+        }
         super().__init__(_ProofProvider(), resource_name, props, opts)

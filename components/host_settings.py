@@ -14,10 +14,8 @@ from components.node_shell import NodeSsh
 from components.rules import SettingsModel, absolute_path, keys_with, matches, refuse
 from provisioning.ssh import HostKey
 from proxmox.errors import Fault
-from proxmox.hostmounts import MAPPED_IDS, HostMount
-
-AGENT_UID = 10_000
-"""The agent's user in every mode: the image's own, too (facts hermes 2)."""
+from proxmox.hostmounts import HostMount
+from proxmox.idmap import MAPPED_IDS
 
 # The node's own: given away or written to from a container, they would be the end of it.
 _SYSTEM = frozenset({"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "root", "run", "sbin", "sys", "usr"})
@@ -26,6 +24,9 @@ _SHOWS_THE_KEY = "on the node's console: cut -d' ' -f1,2 /etc/ssh/ssh_host_ed255
 
 def _host_folder(value: str) -> str:
     path = PurePosixPath(absolute_path(value))
+    if not value.isprintable():
+        # The commands for it are printed, and pasted.
+        raise refuse("must hold no line break or other control character", "rename the folder")
     if path.parts[1] in _SYSTEM or len(path.parts) < 3 or str(path) in ("/mnt/pve", "/var/lib", "/etc/pve"):
         raise refuse(
             "must be a folder of its own, two levels below / or more, and none of the node's system",
@@ -50,22 +51,26 @@ def _host_key(value: str) -> str:
 
 
 class HostMountSettings(SettingsModel):
-    """A folder of the node, ``source``, at ``path`` in the cattle; ``owner``: a user's number in the cattle."""
+    """A folder of the node, ``source``, at ``path`` in the cattle.
+
+    ``owner``: a user's number in the cattle; None for the agent's.
+    """
 
     model_config = ConfigDict(alias_generator=keys_with(""))
 
     source: Annotated[str, AfterValidator(_host_folder)]
     path: Annotated[str, AfterValidator(_guest_path)]
     read_only: bool = False
-    owner: Annotated[int, Field(ge=0, lt=MAPPED_IDS)] = AGENT_UID
+    owner: Annotated[int, Field(ge=0, lt=MAPPED_IDS)] | None = None
 
-    @property
-    def wish(self) -> HostMount:
-        return HostMount(self.source, self.path, self.owner, self.read_only)
+    def wish(self, agent_uid: int) -> HostMount:
+        return HostMount(self.source, self.path, agent_uid if self.owner is None else self.owner, self.read_only)
 
 
-def mounts_differ(mounts: list[HostMountSettings], *, volume_at: str | None) -> list[HostMountSettings]:
-    """A validator: no path twice, none where the volume is, and no folder inside another one.
+def mounts_differ(
+    mounts: list[HostMountSettings], *, home: str | None, volume_at: str | None
+) -> list[HostMountSettings]:
+    """A validator: no path twice, none where the volume is, no home that can't be written, no folder inside another.
 
     The container's users rule over a folder that they have: one below it could be made a link to anywhere.
     """
@@ -75,6 +80,8 @@ def mounts_differ(mounts: list[HostMountSettings], *, volume_at: str | None) -> 
         raise refuse(f"two host mounts have the path {twice[0]}", "give each a path of its own")
     if volume_at is not None and any(PurePosixPath(volume_at).is_relative_to(path) for path in paths):
         raise refuse(f"a host mount would cover the volume at {volume_at}", "choose another path")
+    if any(mount.path == home and mount.read_only for mount in mounts):
+        raise refuse(f"the agent's home, {home}, can't be read-only", "leave readOnly out")
     for one in mounts:
         for other in mounts:
             if one is not other and PurePosixPath(one.source).is_relative_to(other.source):

@@ -74,9 +74,11 @@ def _stack_file(stack: str) -> str:
 
 def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.surroundings import deletion_faults, pet_check, pet_faults  # noqa: PLC0415
+    from components.surroundings import deletion_faults, number_faults, pet_check, pet_faults  # noqa: PLC0415
 
     state = read_own_state()
+    # Before all else: what is said of another guest would only confuse.
+    _refuse(settings, number_faults("petVmid", wish.vmid, state))
     _refuse(
         settings, [*deletion_faults(settings, wish, state), *pet_faults(settings, pet_check(settings, wish, state))]
     )
@@ -86,7 +88,14 @@ def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
 
 def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
-    from components.surroundings import cattle_check, cattle_faults, home_faults, public_keys, warnings_of  # noqa: PLC0415
+    from components.surroundings import (  # noqa: PLC0415
+        cattle_check,
+        cattle_faults,
+        home_faults,
+        number_faults,
+        public_keys,
+        warnings_of,
+    )
 
     owner, volume = None, None
     if wish.volume:
@@ -95,7 +104,9 @@ def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[
     state = read_own_state()
     keys, key_faults = public_keys(settings, prove=state.vmid is None)
     check = cattle_check(settings, wish, state, owner=owner, volid=volume["volid"] if volume else None)
-    _refuse(settings, [*key_faults, *home_faults(wish, state), *cattle_faults(settings, check)])
+    _refuse(settings, number_faults("cattleVmid", wish.vmid, state))
+    faults, folders = cattle_faults(settings, check)
+    _refuse(settings, [*key_faults, *home_faults(settings, wish, keys, state), *faults])
     for warning in warnings_of(check, wish, state):
         pulumi.log.warn(warning)
     cattle = Cattle(
@@ -106,6 +117,7 @@ def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[
         owner=owner,
         volume=volume,
         ssh_public_keys=keys,
+        folders=folders,
         phases=state.phases,
     )
     return cattle.exports

@@ -35,8 +35,10 @@ from components.host_settings import HostMountSettings, NodeSshSettings, mounts_
 from components.node_shell import NodeSsh
 from components.rules import SettingsModel, absolute_path, keys_with, list_from_json, matches, refuse
 from components.service import ServiceSettings, faults_of_place
+from provisioning.models import UID
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
+from proxmox.hostmounts import HostMount
 
 SECRET_KEYS = frozenset({"apiToken", "agentModelKey", "agentApiKey"}) | dashboard.SECRET_KEYS | declaration.SECRETS
 LONGEST_SHOWN = 80
@@ -275,7 +277,8 @@ class CattleSettings(SettingsModel):
     @field_validator("host_mounts")
     @classmethod
     def _host_mounts_differ(cls, mounts: list[HostMountSettings], info: ValidationInfo) -> list[HostMountSettings]:
-        return mounts_differ(mounts, volume_at=info.data.get("mount_path") if info.data.get("volume") else None)
+        home = info.data.get("mount_path")
+        return mounts_differ(mounts, home=home, volume_at=home if info.data.get("volume") else None)
 
     @field_validator("gateway")
     @classmethod
@@ -392,6 +395,12 @@ class Settings:
         """Whether the cattle has keyctl; with Docker always (field reports H2)."""
         asked = self.cattle is not None and self.cattle.keyctl
         return asked or (self.agent is not None and self.agent.mode == DOCKER)
+
+    @property
+    def host_mounts(self) -> tuple[HostMount, ...]:
+        """The cattle's folders of the node; one without an owner is the agent's user's."""
+        uid = UID if self.agent is None else self.agent.uid
+        return () if self.cattle is None else tuple(mount.wish(uid) for mount in self.cattle.host_mounts)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from components.attachment import SLOT
 from components.host_mounts import RESERVED, recorded_of
@@ -14,9 +16,10 @@ from provisioning.errors import PrivateKeyError
 from provisioning.ssh import load_private_key
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
-from proxmox.errors import Fault, NodeShellFailed, Refusal
-from proxmox.hostmounts import HostWish, commands_to_paste, folder_refusals
-from proxmox.hostshell import read_folders, require_node
+from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Refusal
+from proxmox.hostmounts import HostWish, commands_to_paste, judge_folders, paste
+from proxmox.hostshell import read_folders, require_node, with_ids
+from proxmox.mountpoint import normal_path
 from proxmox.operations import preview_removal
 from proxmox.planning import AttachWish, VolumeWish
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
@@ -82,22 +85,73 @@ def host_wish(settings: Settings, cattle: CattleSettings, state: OwnState) -> Ho
     return HostWish(
         vmid=cattle.vmid,
         node=settings.connection.node,
-        mounts=tuple(mount.wish for mount in cattle.host_mounts),
+        mounts=settings.host_mounts,
         keyctl=settings.keyctl,
         recorded=recorded_of({"placed": state.placed}),
         reserved=RESERVED,
     )
 
 
-def home_faults(cattle: CattleSettings, state: OwnState) -> list[Fault]:
-    """A home that would be hidden by a volume, or left without one: the agent's data would seem to be gone."""
-    wished = "volume" if cattle.volume else "root"
-    if state.home in (None, wished):
+def number_faults(key: str, vmid: int, state: OwnState) -> list[Fault]:
+    """Another number than that of the guest that is there: to the engine a new guest, and the old one's end."""
+    if state.vmid in (None, vmid):
         return []
-    now = "a volume of the pet's" if state.home == "volume" else "its own root file system"
-    rule = f"the cattle that is there has its home on {now}; it would begin again with an empty one"
-    remedy = "copy what you want to keep, pulumi destroy, then pulumi up with the new setting; or set it back"
-    return [Fault("cattleVolume", cattle.volume, rule, remedy)]
+    if key == "petVmid":
+        rule = f"the pet is CT {state.vmid}, and its volumes go by its number: another one would be an empty pet"
+        remedy = f"set it back to {state.vmid}; a second pet is a stack of its own, called pet-NAME"
+    else:
+        rule = f"the cattle of this stack is CT {state.vmid}: another number would destroy it and make one anew"
+        remedy = f"set it back to {state.vmid}, or pulumi destroy with that number, then pulumi up with the new one"
+    return [Fault(key, str(vmid), rule, remedy)]
+
+
+def home_faults(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
+    """A home that would be hidden by a volume, left without one, or destroyed with its root file system."""
+    if state.vmid is None or state.home is None:
+        return []
+    placed = [mount["source"] for mount in state.placed or () if normal_path(mount["path"]) == cattle.mount_path]
+    now = _place(state.home == "volume", placed)
+    wished = _place(bool(cattle.volume), [m.source for m in cattle.host_mounts if m.path == cattle.mount_path])
+    if now != wished:
+        rule = f"the cattle that is there has its home on {now}; it would begin again with an empty one"
+        remedy = "copy what you want to keep, pulumi destroy, then pulumi up with the new setting; or set it back"
+        return [Fault("cattleHostMounts" if placed else "cattleVolume", cattle.volume, rule, remedy)]
+    return _remaking(settings, cattle, keys, state) if cattle.home_on_root else []
+
+
+def _place(volume: bool, folders: Sequence[str]) -> str:
+    """In words, for there may be more than one folder to tell apart."""
+    if volume:
+        return "a volume of the pet's"
+    return f"the node's folder {folders[0]}" if folders else "its own root file system"
+
+
+def _remaking(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
+    """Settings that the plugin can change by a new container only (field reports B6, B7), where that costs the home."""
+
+    def told(*path: str) -> Any:
+        value: Any = state.container
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    declared: dict[str, tuple[Any, Any]] = {
+        "node": (told("nodeName"), settings.connection.node),
+        "template": (told("operatingSystem", "templateFileId"), settings.template),
+        "cattleStorage": (told("disk", "datastoreId"), cattle.storage),
+        "cattleSshKeys": (told("initialization", "userAccount", "keys"), list(keys)),
+    }
+    return [
+        Fault(
+            key,
+            "" if isinstance(wished, list) else wished,
+            f"a change makes CT {cattle.vmid} anew, and its home, on its root file system, would be gone with it",
+            "set it back; or copy what you want to keep, pulumi destroy, then pulumi up",
+        )
+        for key, (now, wished) in declared.items()
+        # What the plugin does not tell, as of a guest that was imported, it can't find changed. No key: told elsewhere.
+        if now and wished and now != wished
+    ]
 
 
 def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> list[str]:
@@ -109,7 +163,7 @@ def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> 
             f"system of CT {cattle.vmid}. Whatever destroys or replaces the cattle destroys it, too."
         )
     if check.host is not None and not check.root_access and state.vmid is None:
-        commands = "".join(f"\n  {command}" for command in commands_to_paste(None, check.host))
+        commands = paste(commands_to_paste(None, check.host), indent=2)
         warnings.append(
             f"What only root on node {check.host.node} may set is asked for, and nodeSshHostKey is not set: pulumi up "
             f"makes CT {cattle.vmid}, then stops until this was pasted there:{commands}"
@@ -123,26 +177,30 @@ def pet_faults(settings: Settings, check: PetCheck) -> list[Fault]:
         return preflight_pet(client, check, lambda: check_plugin_trust(settings.connection, _plugin_environment()))
 
 
-def cattle_faults(settings: Settings, check: CattleCheck) -> list[Fault]:
-    """What stands in the cattle's way; reads only."""
+def cattle_faults(settings: Settings, check: CattleCheck) -> tuple[list[Fault], list[str]]:
+    """What stands in the cattle's way, and what is to be done to the folders of its host mounts; reads only."""
     with Proxmox(settings.connection) as client:
         found = preflight_cattle(client, check, lambda: check_plugin_trust(settings.connection, _plugin_environment()))
-    return [*found, *folder_faults(settings, check.host)]
+        folders, steps = judged_folders(client, settings, check.host)
+    return [*found, *folders], steps
 
 
-def folder_faults(settings: Settings, wish: HostWish | None) -> list[Fault]:
-    """What stands in the way on the node itself, where there is a way to root; reads only."""
+def judged_folders(client: Proxmox, settings: Settings, wish: HostWish | None) -> tuple[list[Fault], list[str]]:
+    """What stands in the way on the node itself, and what is to be done there, where there is a way to root."""
     if wish is None or settings.node_ssh is None:
-        return []
+        return [], []
     try:
         with node_shell(settings.node_ssh) as shell:
             if shell is None:
-                return []
+                return [], []
             require_node(shell, wish.node)
-            refusals = folder_refusals(read_folders(shell, wish), wish)
+            refusals, steps = judge_folders(read_folders(shell, wish), with_ids(client, wish))
     except NodeShellFailed as error:
-        return [Fault("nodeSshHost", settings.node_ssh.host, f"{error.what}: {error.why}", error.remedy)]
-    return [Fault("cattleHostMounts", "", f"{refusal.what}: {refusal.why}", refusal.remedy) for refusal in refusals]
+        return [Fault("nodeSshHost", settings.node_ssh.host, f"{error.what}: {error.why}", error.remedy)], []
+    except ProxmoxError:
+        return [], []  # told by the preflight already
+    faults = [Fault("cattleHostMounts", "", f"{refusal.what}: {refusal.why}", refusal.remedy) for refusal in refusals]
+    return faults, [step.describe() for step in steps]
 
 
 def deletion_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:

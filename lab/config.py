@@ -54,7 +54,8 @@ class LabConfig:
     ``port`` 0 takes any free one. ``auth_delay`` is how long a 401 is held back, in seconds (facts proxmox 0).
     ``lock_timeout`` and ``create_lock_timeout`` are how long a call waits for a guest's lock (facts proxmox 13).
     ``broadcast_interval`` is how old, in seconds, the states in ``/cluster/resources`` may be (facts proxmox 12).
-    ``control`` opens the fault socket ``<state_dir>/control.sock``.
+    ``control`` opens the fault socket ``<state_dir>/control.sock``. ``vnets``: each with its
+    zone of a software-defined network; here a guest on one is on the same wire as those on a bridge.
     """
 
     state_dir: Path
@@ -62,6 +63,7 @@ class LabConfig:
     nodes: tuple[str, ...] = ("pve",)
     storages: tuple[StorageConfig, ...] = DEFAULT_STORAGES
     bridges: tuple[str, ...] = ("vmbr0",)
+    vnets: tuple[tuple[str, str], ...] = (("intra01", "intra"),)
     bridge_mtu: int = 1500
     host: str = "127.0.0.1"
     port: int = 0
@@ -71,6 +73,11 @@ class LabConfig:
     broadcast_interval: float = 10.0
     control: bool = True
     version: str = field(default="9.2.11")
+
+    @property
+    def zones(self) -> dict[str, str]:
+        """Everything that a guest's card may be plugged into, and the zone that its rights go by."""
+        return {**dict.fromkeys(self.bridges, "localnetwork"), **dict(self.vnets)}
 
     def node_dir(self, node: str) -> Path:
         return self.state_dir / "nodes" / node

@@ -252,7 +252,7 @@ def _check_bridges(cluster: Cluster, vmid: int, config: GuestConfig) -> None:
     for key, value in config.options.items():
         if key.startswith("net") and key[3:].isdigit():
             bridge = parse_property_string(NETWORK, value, key).get("bridge")
-            if bridge is not None and bridge not in cluster.config.bridges:
+            if bridge is not None and bridge not in cluster.config.zones:
                 raise RuntimeFault(
                     f"startup for container '{vmid}' failed",
                     [

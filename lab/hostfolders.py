@@ -5,8 +5,9 @@ state folder is read or written, and links are never followed, for guests rule o
 programs know the options that they are given here and refuse all others; their answers are those of GNU coreutils and
 findutils.
 
-Two disks are mounted on each node, :data:`DISKS`; everything else lies on its root file system. Without root on this
-machine nobody can give a folder away: then a file remembers who would own it.
+Two disks are mounted on each node, :data:`DISKS`, until ``umount``: then their mount points are empty folders of the
+root file system, on which everything else lies. Without root on this machine nobody can give a folder away: then a file
+remembers who would own it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,16 @@ from pathlib import Path, PurePosixPath
 
 DISKS = ("/mnt/pve/hdd", "/media/2tb")
 """Where a disk of the node's is mounted."""
+IN_FSTAB = ("/media/2tb",)
+"""The disks that the node's fstab knows; what is below /mnt/pve is mounted by Proxmox."""
+OWN = ("/home", "/opt", "/srv", "/var")
+"""What a node has without anybody's doing, as far as it may be shared."""
 OWNERS = "host-owners.json"
-PROGRAMS = frozenset({"chown", "find", "id", "mkdir", "realpath", "stat"})
+UNMOUNTED = "host-unmounted"
+"""Beside the node's file system: the disks that are not mounted."""
+PROGRAMS = frozenset(
+    {*("chown", "find", "findmnt", "id", "mkdir", "mount", "mountpoint", "realpath", "stat", "umount")}
+)
 
 Answer = tuple[int, str, str]
 """Exit status, output, error output."""
@@ -36,11 +45,12 @@ class HostFolders:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self._owners = root.parent / OWNERS
+        self._unmounted = root.parent / UNMOUNTED
 
     def prepare(self) -> None:
-        """Make the disks' mount points."""
-        for disk in DISKS:
-            self.on_machine(disk).mkdir(parents=True, exist_ok=True)
+        """Make the disks' mount points, and the folders that every node has."""
+        for folder in (*DISKS, *OWN):
+            self.on_machine(folder).mkdir(parents=True, exist_ok=True)
 
     def on_machine(self, path: str) -> Path:
         """Where a path of the node is on this machine; UsageError for one that would lead out."""
@@ -54,10 +64,14 @@ class HostFolders:
         programs = {
             "chown": self._chown,
             "find": self._find,
+            "findmnt": self._findmnt,
             "id": self._id,
             "mkdir": self._mkdir,
+            "mount": self._mount,
+            "mountpoint": self._mountpoint,
             "realpath": self._realpath,
             "stat": self._stat,
+            "umount": self._umount,
         }
         try:
             return programs[program](list(words))
@@ -98,7 +112,7 @@ class HostFolders:
             return 1, "", f"stat: cannot statx '{path}': No such file or directory\n"
         uid, gid = self._owner(path, found)
         real = self._real(path)
-        disk = next((disk for disk in DISKS if real.is_relative_to(disk)), "/")
+        disk = next((disk for disk in DISKS if real.is_relative_to(disk) and self._is_mounted(disk)), "/")
         return 0, f"{found.st_mode:x} {uid} {gid} {disk}\n", ""
 
     def _find(self, words: list[str]) -> Answer:
@@ -109,6 +123,41 @@ class HostFolders:
         with os.scandir(self._plain(words[0])) as entries:
             first = next(entries, None)
         return 0, f"{words[0]}/{first.name}\n" if first else "", ""
+
+    def _findmnt(self, words: list[str]) -> Answer:
+        _expect(words, ["--fstab", "--noheadings", "--raw", "--output", "TARGET"])
+        return 0, "".join(f"{target}\n" for target in ("/", "none", *IN_FSTAB)), ""
+
+    def _mountpoint(self, words: list[str]) -> Answer:
+        path = _operand(words, [])
+        if path in DISKS and self._is_mounted(path):
+            return 0, f"{path} is a mountpoint\n", ""
+        return 32, f"{path} is not a mountpoint\n", ""
+
+    def _umount(self, words: list[str]) -> Answer:
+        """Whoever has a folder of the disk mounted keeps it, as after ``umount --lazy``."""
+        disk = _operand(words, [])
+        if disk not in DISKS or not self._is_mounted(disk):
+            return 32, "", f"umount: {disk}: not mounted.\n"
+        self._aside(disk).parent.mkdir(exist_ok=True)
+        self.on_machine(disk).rename(self._aside(disk))
+        self.on_machine(disk).mkdir()
+        return 0, "", ""
+
+    def _mount(self, words: list[str]) -> Answer:
+        """What was written to the mount point meanwhile would be hidden; here it is in the way, so that it is seen."""
+        disk = _operand(words, [])
+        if disk not in DISKS or self._is_mounted(disk):
+            return 32, "", f"mount: {disk}: already mounted, or not in fstab.\n"
+        self.on_machine(disk).rmdir()
+        self._aside(disk).rename(self.on_machine(disk))
+        return 0, "", ""
+
+    def _is_mounted(self, disk: str) -> bool:
+        return not self._aside(disk).exists()
+
+    def _aside(self, disk: str) -> Path:
+        return self._unmounted / disk.strip("/").replace("/", "-")
 
     def _mkdir(self, words: list[str]) -> Answer:
         path = _operand(words, ["-p", "--"])

@@ -1,17 +1,19 @@
 """SSH into a node of the lab as root, for what Proxmox allows to root@pam only.
 
 A real node gives a shell. This one knows ``pct`` (:mod:`lab.pct`), the programs for the node's own folders
-(:mod:`lab.hostfolders`), ``pveversion``, ``hostname`` and ``true``, one program at a time, and says of everything else
-that there is no such command: whoever logs in is root to the lab, not to the machine.
+(:mod:`lab.hostfolders`), ``pveversion``, ``hostname`` and ``true``, one program at a time or one after the other with
+``&&``, and says of everything else that there is no such command: whoever logs in is root to the lab, not to the
+machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import paramiko
@@ -111,11 +113,21 @@ class NodeShell:
             channel.close()
 
     def execute(self, command: str, read_stdin: pct.Stdin) -> tuple[int, str, str]:
-        """Exit status, output and error output of one command line."""
+        """Exit status, output and error output of one command line, or of several that are joined by ``&&``."""
         try:
-            words = shlex.split(command)
+            words = list(_words(command))
         except ValueError as error:
             return 2, "", f"bash: {error}\n"
+        output = errors = ""
+        for joined, group in itertools.groupby(words, lambda word: word == "&&"):
+            if not joined:
+                status, told, complaint = self._program(list(group), read_stdin)
+                output, errors = output + told, errors + complaint
+                if status != 0:
+                    return status, output, errors
+        return 0, output, errors
+
+    def _program(self, words: Sequence[str], read_stdin: pct.Stdin) -> tuple[int, str, str]:
         name = Path(words[0]).name if words else "true"
         if name == "true":
             return 0, "", ""
@@ -135,6 +147,14 @@ class NodeShell:
             return pct.run(self._state_dir, verb, vmid, rest, read_stdin, node=self._node)
         except (pct.PctError, ControlError, FileNotFoundError) as error:
             return pct.FAILED, "", f"{error}\n"
+
+
+def _words(command: str) -> Iterator[str]:
+    """The words of a line as a shell splits it, ``&&`` among them."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="&")
+    lexer.commenters = ""
+    lexer.whitespace_split = True
+    return iter(lexer)
 
 
 def _read_all(channel: paramiko.Channel) -> bytes:

@@ -103,7 +103,8 @@ def check_bridge(cluster: Cluster, who: Identity, value: str) -> None:
     bridge = net.get("bridge")
     if bridge is not None:
         tag = f"/{net['tag']}" if "tag" in net else ""
-        cluster.access.check(who, f"/sdn/zones/localnetwork/{bridge}{tag}", ["SDN.Use"])
+        zone = cluster.config.zones.get(str(bridge), "localnetwork")
+        cluster.access.check(who, f"/sdn/zones/{zone}/{bridge}{tag}", ["SDN.Use"])
 
 
 def _check_mount_value(cluster: Cluster, who: Identity, vmid: int, volume: str) -> None:

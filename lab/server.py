@@ -60,6 +60,7 @@ DEMO_ACL = (
     ("/storage/local-lvm", "LabVolumes"),
     ("/storage/local", "LabTemplates"),
     ("/sdn/zones/localnetwork/vmbr0", "LabBridge"),
+    ("/sdn/zones/intra/intra01", "LabBridge"),
 )
 
 

@@ -593,6 +593,14 @@ MEMORIES = ("USER.md", "MEMORY.md")
 """Documents that the agent itself goes on writing."""
 
 
+class NodeFolder(_Inputs):
+    """A folder of the node that is mounted in the guest, for the user of that number inside."""
+
+    path: AbsolutePath
+    owner: int
+    read_only: bool = False
+
+
 class VerifyInputs(_Inputs):
     """What has to be true at the end. `prompt` has to make the model answer with `expect` in it."""
 
@@ -618,5 +626,6 @@ class VerifyInputs(_Inputs):
     uid: int = UID
     container: bool = False
     """Docker mode: the gateway and the dashboard are in the container, and that has to be healthy."""
+    folders: tuple[NodeFolder, ...] = ()
     services_timeout_s: float = Field(default=180.0, gt=0)
     prompt_timeout_s: float = Field(default=120.0, gt=0)

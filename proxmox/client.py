@@ -559,13 +559,16 @@ class Proxmox:
         ]
         return tuple(sorted(found, key=lambda volume: volume.volid))
 
-    def networks(self, node: str) -> tuple[str, ...] | None:
-        """Names of the node's bridges; None when the token may not list them or the server does not tell."""
+    def networks(self, node: str) -> dict[str, str] | None:
+        """The node's bridges and the vnets of software-defined networks, those that the token may see, by name.
+
+        The value is Proxmox's type, `vnet` for one of those. None when the server does not tell.
+        """
         try:
             rows = self._get("nodes", node, "network", type="any_bridge") or []
         except (PermissionDenied, NotImplementedByServer, ParametersRejected):
             return None
-        return tuple(sorted(str(row["iface"]) for row in rows if "iface" in row))
+        return {str(row["iface"]): str(row.get("type", "bridge")) for row in rows if "iface" in row}
 
     # Tasks.
 

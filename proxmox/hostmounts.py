@@ -16,12 +16,10 @@ from pathlib import PurePosixPath
 
 from proxmox.errors import HostFolderForeign, HostFolderUnusable, PathTaken, Refusal, RootNeeded
 from proxmox.facts import GuestFacts
+from proxmox.idmap import STANDARD, IdMap
 from proxmox.mountpoint import MountPoint, normal_path
 from proxmox.planning import Shutdown, Start, Step, free_slot, usable
 
-MAPPED_ROOT = 100_000
-"""The node's number of root in an unprivileged container (facts proxmox 8)."""
-MAPPED_IDS = 65_536
 STORAGES = PurePosixPath("/mnt/pve")
 """Where Proxmox mounts storages that are folders, one below it for each."""
 
@@ -47,11 +45,6 @@ class HostMount:
         """The mount point as it shall be."""
         return MountPoint(self.source, self.path, {"ro": "1"} if self.read_only else {})
 
-    @property
-    def host_owner(self) -> int:
-        """The owner's number on the node."""
-        return MAPPED_ROOT + self.owner
-
 
 @dataclass(frozen=True)
 class Placed:
@@ -68,7 +61,7 @@ class HostWish:
     """The host mounts that a container shall have, all of this stack's, and whether it shall have keyctl.
 
     recorded: what an earlier run has put there, which may be changed and removed; reserved: slots that are another
-    one's; timeout_s: for a shutdown.
+    one's; ids: the container's users on the node; timeout_s: for a shutdown.
     """
 
     vmid: int
@@ -77,14 +70,28 @@ class HostWish:
     keyctl: bool = False
     recorded: tuple[Placed, ...] = ()
     reserved: frozenset[str] = frozenset({"mp0"})
+    ids: IdMap = STANDARD
     timeout_s: int = 60
+
+    def owner_of(self, mount: HostMount) -> tuple[int, int]:
+        """User and group on the node that the folder belongs to. Raises HostFolderUnusable for one not mapped."""
+        found = self.ids.on_node(mount.owner)
+        if found is None:
+            raise HostFolderUnusable(
+                f"user {mount.owner} of CT {self.vmid} has no number on node {self.node}",
+                "the container's user namespace does not have it, so it can own nothing there",
+                "declare another owner in cattleHostMounts, or correct the lxc.idmap lines: "
+                f"/etc/pve/lxc/{self.vmid}.conf",
+            )
+        return found
 
 
 @dataclass(frozen=True)
 class FolderFacts:
     """A path on the node. mode: as stat tells it, or None where there is nothing; empty: of a folder.
 
-    real: the path without symbolic links; mounted_at: where the file system is mounted that it lies on, or would.
+    real: the path without symbolic links; mounted_at: where the file system is mounted that it lies on, or would;
+    above: of what is missing, the nearest folder that is there; fstab: where the node is told to mount its disks.
     """
 
     path: str
@@ -94,6 +101,8 @@ class FolderFacts:
     gid: int = 0
     empty: bool = True
     mounted_at: str = "/"
+    above: str = ""
+    fstab: tuple[str, ...] = ()
 
 
 # Steps.
@@ -122,16 +131,18 @@ class OwnFolder(Step):
     """Give a folder, which is new or empty, to the container's user: the folder alone, nothing below it."""
 
     path: str
-    owner: int
+    owner: tuple[int, int]
+    inside: int
 
     @property
     def command(self) -> str:
         """What root runs."""
-        return f"chown -h {self.owner}:{self.owner} -- {shlex.quote(self.path)}"
+        user, group = self.owner
+        return f"chown -h {user}:{group} -- {shlex.quote(self.path)}"
 
     def describe(self) -> str:
         """One line."""
-        return f"node {self.node}: give {self.path} to {self.owner} ({self.owner - MAPPED_ROOT} in CT {self.vmid})"
+        return f"node {self.node}: give {self.path} to {self.owner[0]} ({self.inside} in CT {self.vmid})"
 
 
 @dataclass(frozen=True)
@@ -287,19 +298,16 @@ def plan_host_mounts(guest: GuestFacts | None, folders: Mapping[str, FolderFacts
     """Steps to the wish: folders first, then one `pct set` on the stopped container, which then runs as it did before.
 
     A container that was just made is stopped, and stays so: whoever owns its power starts it. folders: by path; those
-    that are mounted already are judged as well. Raises a Refusal.
+    that are mounted already are judged as well: one that was removed meanwhile is made, and a container that runs still
+    has the removed one, so it is restarted. Raises a Refusal.
     """
     guest = usable(guest, wish.vmid, wish.node)
-    steps: list[Step] = []
-    for mount in wish.mounts:
-        steps.extend(plan_folder(folders[mount.source], mount, wish))
+    steps = [step for mount in wish.mounts for step in plan_folder(folders[mount.source], mount, wish)]
     change = change_of(guest, wish)
-    if change is None:
-        return tuple(steps)
-    setting = SetHost(wish.vmid, wish.node, wish, change)
-    if guest.running is False:
-        return (*steps, setting)
-    return (*steps, Shutdown(wish.vmid, wish.node, wish.timeout_s), setting, Start(wish.vmid, wish.node))
+    setting = () if change is None else (SetHost(wish.vmid, wish.node, wish, change),)
+    if guest.running is False or not (setting or any(isinstance(step, MakeFolder) for step in steps)):
+        return (*steps, *setting)
+    return (*steps, Shutdown(wish.vmid, wish.node, wish.timeout_s), *setting, Start(wish.vmid, wish.node))
 
 
 def plan_folder(facts: FolderFacts, mount: HostMount, wish: HostWish) -> tuple[Step, ...]:
@@ -326,39 +334,65 @@ def plan_folder(facts: FolderFacts, mount: HostMount, wish: HostWish) -> tuple[S
             "a folder that is mounted read-only is not made: it would stay empty",
             "correct the source in cattleHostMounts, or make the folder",
         )
-    path = PurePosixPath(facts.path)
-    if path.is_relative_to(STORAGES) and STORAGES.is_relative_to(facts.mounted_at):
+    disk = _unmounted(facts)
+    if disk is not None:
         raise HostFolderUnusable(
-            f"{facts.path}: nothing is mounted at {STORAGES / path.parts[3]} on node {wish.node}",
-            f"{STORAGES} is where Proxmox mounts its storages; the data would land on the node's own disk, "
-            "and be hidden once the storage is back",
-            "see why it is not mounted: pvesm status; or choose another source in cattleHostMounts",
+            f"{facts.path}: nothing is mounted at {disk} on node {wish.node}",
+            "the data would land on the node's own disk, and be hidden once the disk is back",
+            f"see why it is not mounted: {_how_to_see(disk)}; or choose another source in cattleHostMounts",
         )
     if mount.read_only:
         return ()
-    own = OwnFolder(wish.vmid, wish.node, facts.path, mount.host_owner)
+    user, group = wish.owner_of(mount)
+    own = OwnFolder(wish.vmid, wish.node, facts.path, (user, group), mount.owner)
+    if facts.mode is None and facts.above == "/":
+        top = PurePosixPath(*PurePosixPath(facts.path).parts[:2])
+        raise HostFolderUnusable(
+            f"{facts.path}: there is no {top} on node {wish.node}",
+            "a disk or a pool that is not there yet would be hidden by folders made in its place",
+            f"see why it is missing: findmnt; zpool import; or, for a folder of the node's own disk: mkdir {top}",
+        )
     if facts.mode is None:
         return (MakeFolder(wish.vmid, wish.node, facts.path, facts.mounted_at), own)
-    if facts.uid == mount.host_owner:
+    if facts.uid == user:
         return ()
     if facts.empty:
         return (own,)
     raise HostFolderForeign(
-        f"{facts.path} on node {wish.node} belongs to {_named(facts.uid)} and is not empty",
-        f"it was to belong to {_named(mount.host_owner)}; what is in it is somebody's, and is not given away silently",
-        f"if it is meant for this container: {own.command} (the folder alone){_declare(facts.uid)}; "
+        f"{facts.path} on node {wish.node} belongs to {_named(facts.uid, wish.ids)} and is not empty",
+        f"it was to belong to {_named(user, wish.ids)}; what is in it is somebody's, and is not given away silently",
+        f"if it is meant for this container: {own.command} (the folder alone){_declare(facts.uid, wish.ids)}; "
         "if not, choose another source in cattleHostMounts",
     )
 
 
-def _named(uid: int) -> str:
-    inside = uid - MAPPED_ROOT
-    return f"{uid} ({inside} in a container)" if 0 <= inside < MAPPED_IDS else f"{uid} (a user of the node)"
+def storage_folder(path: str) -> PurePosixPath | None:
+    """The folder below /mnt/pve where Proxmox mounts the storage that a path is on; None for any other path."""
+    parts = PurePosixPath(path)
+    return STORAGES / parts.parts[3] if parts.is_relative_to(STORAGES) and parts != STORAGES else None
 
 
-def _declare(uid: int) -> str:
-    inside = uid - MAPPED_ROOT
-    return f", or declare its owner: {inside}" if 0 <= inside < MAPPED_IDS else ""
+def _unmounted(facts: FolderFacts) -> PurePosixPath | None:
+    """The disk that a path is meant to lie on while nothing is mounted there; the innermost one."""
+    path, mounted_at = PurePosixPath(facts.path), PurePosixPath(facts.mounted_at)
+    storage = storage_folder(facts.path)
+    disks = [*map(PurePosixPath, facts.fstab), *([storage] if storage else [])]
+    meant = max((disk for disk in disks if path.is_relative_to(disk)), key=lambda disk: len(disk.parts), default=None)
+    return meant if meant is not None and mounted_at in meant.parents else None
+
+
+def _how_to_see(disk: PurePosixPath) -> str:
+    return "pvesm status" if disk.parent == STORAGES else f"mount {shlex.quote(str(disk))}"
+
+
+def _named(uid: int, ids: IdMap) -> str:
+    inside = ids.inside(uid)
+    return f"{uid} (a user of the node)" if inside is None else f"{uid} ({inside} in the container)"
+
+
+def _declare(uid: int, ids: IdMap) -> str:
+    inside = ids.inside(uid)
+    return "" if inside is None else f", or declare its owner: {inside}"
 
 
 def commands_to_paste(guest: GuestFacts | None, wish: HostWish) -> tuple[str, ...]:
@@ -373,9 +407,12 @@ def commands_to_paste(guest: GuestFacts | None, wish: HostWish) -> tuple[str, ..
     if change is not None:
         texts = set(change.options.values())
         new = [mount for mount in wish.mounts if not mount.read_only and mount.mount.property_string() in texts]
+        # Nobody looks at the folders here: so nothing is made in the place of a storage that is not mounted.
+        storages = dict.fromkeys(filter(None, (storage_folder(mount.source) for mount in new)))
+        commands += [f"mountpoint {shlex.quote(str(storage))}" for storage in storages]
         for mount in new:
             commands.append(MakeFolder(wish.vmid, wish.node, mount.source).command)
-            commands.append(OwnFolder(wish.vmid, wish.node, mount.source, mount.host_owner).command)
+            commands.append(OwnFolder(wish.vmid, wish.node, mount.source, wish.owner_of(mount), mount.owner).command)
         commands.append(change.command(wish.vmid))
     if running and (change is not None or change_of(guest, wish) is not None):
         commands.append(f"pct reboot {wish.vmid}")
@@ -391,21 +428,26 @@ def root_needed(wish: HostWish, commands: Sequence[str]) -> RootNeeded:
     )
 
 
+def paste(commands: Sequence[str], *, indent: int) -> str:
+    """The commands as they are pasted, each on a line of its own, and each only when the one before has worked."""
+    return " &&".join(f"\n{' ' * indent}{command}" for command in commands)
+
+
 def paste_remedy(node: str, commands: Sequence[str]) -> str:
-    """The commands, one a line, and what comes after them."""
-    lines = "".join(f"\n         {command}" for command in commands)
+    """The commands, and what comes after them."""
     return (
-        f"paste this on node {node} as root, then run pulumi up again:{lines}\n"
+        f"paste this on node {node} as root, then run pulumi up again:{paste(commands, indent=9)}\n"
         "       or let this program do it: set nodeSshHostKey"
     )
 
 
-def folder_refusals(folders: Mapping[str, FolderFacts], wish: HostWish) -> list[Refusal]:
-    """Everything that speaks against the folders, all at once."""
+def judge_folders(folders: Mapping[str, FolderFacts], wish: HostWish) -> tuple[list[Refusal], list[Step]]:
+    """Everything that speaks against the folders, and everything that is to be done to them, all at once."""
     refusals: list[Refusal] = []
+    steps: list[Step] = []
     for mount in wish.mounts:
         try:
-            plan_folder(folders[mount.source], mount, wish)
+            steps += plan_folder(folders[mount.source], mount, wish)
         except Refusal as refusal:
             refusals.append(refusal)
-    return refusals
+    return refusals, steps

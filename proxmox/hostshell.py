@@ -6,17 +6,18 @@ plain arguments, and its output is read by number, never by words that a locale 
 
 from __future__ import annotations
 
+import re
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Protocol
 
 from proxmox.client import Proxmox
-from proxmox.errors import NodeShellFailed, NotAsPlanned
+from proxmox.errors import NodeShellFailed, NoSuchGuest, NotAsPlanned
 from proxmox.execution import ATTEMPTS, Report, execute, silent
-from proxmox.facts import GuestFacts, read_guest
+from proxmox.facts import GuestFacts, locate, read_guest
 from proxmox.hostmounts import (
     FolderFacts,
     HostMount,
@@ -32,6 +33,7 @@ from proxmox.hostmounts import (
     plan_host_mounts,
     root_needed,
 )
+from proxmox.idmap import id_map_of
 from proxmox.operations import patiently
 from proxmox.planning import RemoveMount, Shutdown, Start, Step, usable
 
@@ -105,7 +107,15 @@ def require_node(shell: HostShell, node: str) -> None:
         )
 
 
-def read_folder(shell: HostShell, path: str) -> FolderFacts:
+def read_fstab(shell: HostShell) -> tuple[str, ...]:
+    """Where the node's fstab mounts disks. findmnt ends with 1 when there is nothing; blanks are written as \\x20."""
+    answer = shell.run("findmnt --fstab --noheadings --raw --output TARGET")
+    lines = answer.stdout.decode("utf-8", "replace").splitlines()
+    targets = [re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), line.strip()) for line in lines]
+    return tuple(target for target in targets if target.startswith("/"))
+
+
+def read_folder(shell: HostShell, path: str, fstab: tuple[str, ...] = ()) -> FolderFacts:
     """What is at a path on the node."""
     quoted = shlex.quote(path)
     real = _output(shell, f"realpath -m -- {quoted}")
@@ -113,11 +123,14 @@ def read_folder(shell: HostShell, path: str) -> FolderFacts:
     found = _stat(shell, place)
     if found is None:
         # The file system that it would be made on is that of the nearest folder above it.
-        above = next(filter(None, (_stat(shell, parent) for parent in place.parents)), None)
-        return FolderFacts(path, real, mounted_at=above[-1] if above is not None else "/")
+        for parent in place.parents:
+            above = _stat(shell, parent)
+            if above is not None:
+                return FolderFacts(path, real, mounted_at=above[-1], above=str(parent), fstab=fstab)
+        return FolderFacts(path, real, fstab=fstab)
     mode, uid, gid, mounted_at = found
     listed = stat.S_ISDIR(int(mode, 16)) and _output(shell, f"find {quoted} -mindepth 1 -maxdepth 1 -print -quit")
-    return FolderFacts(path, real, int(mode, 16), int(uid), int(gid), not listed, mounted_at)
+    return FolderFacts(path, real, int(mode, 16), int(uid), int(gid), not listed, mounted_at, fstab=fstab)
 
 
 def _stat(shell: HostShell, path: PurePosixPath) -> tuple[str, str, str, str] | None:
@@ -131,7 +144,19 @@ def _stat(shell: HostShell, path: PurePosixPath) -> tuple[str, str, str, str] | 
 
 def read_folders(shell: HostShell, wish: HostWish) -> dict[str, FolderFacts]:
     """The folders of all mounts, by path."""
-    return {mount.source: read_folder(shell, mount.source) for mount in wish.mounts}
+    fstab = read_fstab(shell) if wish.mounts else ()
+    return {mount.source: read_folder(shell, mount.source, fstab) for mount in wish.mounts}
+
+
+def with_ids(client: Proxmox, wish: HostWish) -> HostWish:
+    """The wish with the numbers on the node that its container's users have now."""
+    place = locate(client, wish.vmid)
+    if place is None or place.kind != "lxc":
+        return wish
+    try:
+        return replace(wish, ids=id_map_of(client.guest_config(place.node, wish.vmid)))
+    except NoSuchGuest:
+        return wish  # removed meanwhile: the next one has the standard map
 
 
 def state_of(guest: GuestFacts, wish: HostWish) -> HostState:
@@ -150,7 +175,7 @@ def read_host_mounts(client: Proxmox, wish: HostWish) -> HostState | None:
 
 def preview_host_mounts(client: Proxmox, shell: HostShell | None, wish: HostWish) -> tuple[str, ...]:
     """What `ensure_host_mounts` would do, a line each. Reads only; raises the same Refusals."""
-    guest = read_guest(client, wish.vmid)
+    guest, wish = read_guest(client, wish.vmid), with_ids(client, wish)
     if shell is None:
         return commands_to_paste(guest, wish)
     require_node(shell, wish.node)
@@ -163,6 +188,7 @@ def ensure_host_mounts(client: Proxmox, shell: HostShell | None, wish: HostWish,
     Without a shell nothing is done: RootNeeded tells the commands, unless somebody has run them already.
     """
     with client.guard(wish.vmid):
+        wish = with_ids(client, wish)
         if shell is None:
             commands = commands_to_paste(read_guest(client, wish.vmid), wish)
             if commands:
@@ -211,12 +237,13 @@ def _set_host(client: Proxmox, shell: HostShell, step: SetHost) -> None:
             raise _failed(command, answer)
 
 
-def prove_host_mounts(shell: HostShell, wish: HostWish, report: Report = silent) -> None:
+def prove_host_mounts(client: Proxmox, shell: HostShell, wish: HostWish, report: Report = silent) -> None:
     """Write to each folder from inside the running container, as the user that it belongs to; read one that is ro.
 
     Raises NotAsPlanned.
     """
     require_node(shell, wish.node)
+    wish = with_ids(client, wish)
     for mount in wish.mounts:
         script = _READ if mount.read_only else _WRITE
         user = ["setpriv", "--reuid", str(mount.owner), "--regid", str(mount.owner), "--clear-groups"]
@@ -227,7 +254,8 @@ def prove_host_mounts(shell: HostShell, wish: HostWish, report: Report = silent)
             raise NotAsPlanned(
                 f"user {mount.owner} of CT {wish.vmid} can't {'read' if mount.read_only else 'write to'} {mount.path}",
                 f"{mount.source} is mounted there; the container says: {told}",
-                f"see on node {wish.node}: ls -ldn {mount.source} (expected owner {mount.host_owner}); "
+                f"see on node {wish.node}: ls -ldn {shlex.quote(mount.source)} "
+                f"(expected owner {wish.owner_of(mount)[0]}); "
                 f"pct exec {wish.vmid} -- findmnt {mount.path}",
             )
         report(f"CT {wish.vmid}: {mount.path} is {'readable' if mount.read_only else 'writable'} from inside")

@@ -15,7 +15,8 @@ from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
 from proxmox.errors import AuthenticationFailed, Fault, ProxmoxError, Refusal, TlsUntrusted
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster
-from proxmox.hostmounts import HostWish, commands_to_paste, root_needed
+from proxmox.hostmounts import HostWish, commands_to_paste, root_needed, storage_folder
+from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
 from proxmox.planning import GIB, AttachWish, VolumeWish, mount_of, plan_attach, plan_volume
@@ -86,8 +87,8 @@ class CattleCheck:
 class Surroundings:
     """Everything that the checks decide on.
 
-    taken: whether any guest has the number, also one that the token may not see; templates, volumes, bridges: what is
-    there, or None where it could not be read.
+    taken: whether any guest has the number, also one that the token may not see; templates, volumes, bridges (name and
+    type): what is there, or None where it could not be read.
     """
 
     version: Version
@@ -99,7 +100,7 @@ class Surroundings:
     storages: tuple[Storage, ...] = ()
     templates: frozenset[str] | None = None
     volumes: Mapping[str, VolumeFacts] | None = None
-    bridges: tuple[str, ...] | None = None
+    bridges: Mapping[str, str] | None = None
 
 
 def needed_pet(check: PetCheck) -> tuple[Right, ...]:
@@ -170,6 +171,7 @@ def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
     faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=False)
     if check.host is not None:
         faults += _host_faults(check, check.host, seen.cluster.guest(check.guest.vmid))
+        faults += _host_storage_faults(check.host, seen.storages)
     wish = check.attach
     if wish is None:
         return faults
@@ -207,6 +209,24 @@ def _host_faults(check: CattleCheck, wish: HostWish, guest: GuestFacts | None) -
     return [Fault("cattleHostMounts", error.what, error.why, error.remedy)]
 
 
+def _host_storage_faults(wish: HostWish, storages: Sequence[Storage]) -> list[Fault]:
+    """Storages that a host mount lies on, by their folder below /mnt/pve, and that are not there: no need of root.
+
+    Of one that the token may not see nothing is known.
+    """
+    sources = {folder.name: mount.source for mount in wish.mounts if (folder := storage_folder(mount.source))}
+    return [
+        Fault(
+            "cattleHostMounts",
+            sources[storage.name],
+            f"storage {storage.name} is not active on node {wish.node}: the data would land on the node's own disk",
+            "see why: pvesm status; or choose another source",
+        )
+        for storage in storages
+        if storage.name in sources and storage.enabled and not storage.active
+    ]
+
+
 def _refused(key: str, plan: Callable[[], object]) -> list[Fault]:
     try:
         plan()
@@ -228,6 +248,9 @@ def _guest_faults(
     if seen.version.major < OLDEST_MAJOR:
         rule = f"Proxmox VE {OLDEST_MAJOR} or newer is needed"
         faults.append(Fault("version", seen.version.version, rule, "upgrade the node"))
+    if check.bridge and (seen.bridges or {}).get(check.bridge) == "vnet":
+        # Its rights go by its zone, which Proxmox does not name; and it lists a vnet to those only who have them.
+        rights = [right for right in rights if right != use_bridge(check.bridge)]
     lacking = {fault.key: fault for fault in faults_of_rights(rights, seen.permissions, seen.token_id)}
     node = _node_faults(check, seen.nodes)
     if not _has_node(check, seen):
@@ -248,7 +271,9 @@ def _guest_faults(
             else:
                 faults += _storage_faults(key, storage, sizes.get(name, 0))
         faults += _template_faults(check, guest, seen.templates)
-        faults += _bridge_faults(check, seen.bridges)
+        right = use_bridge(check.bridge or "").path
+        listed = not seen.bridges or check.bridge in seen.bridges
+        faults += _bridge_faults(check, seen.bridges, None if listed else lacking.pop(right, None))
     faults += _address_faults(check, seen.cluster)
     return [*lacking.values(), *node, *faults]
 
@@ -336,7 +361,7 @@ def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool
                 check.key("disk"),
                 f"{check.root_gb:g}G",
                 rule,
-                "raise it to that size, or destroy the guest and make it anew",
+                "raise it to that size" + ("" if protected else ", or pulumi destroy, then pulumi up"),
             )
         ]
     if protected:
@@ -346,12 +371,17 @@ def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool
     return []
 
 
-def _bridge_faults(check: GuestCheck, bridges: Sequence[str] | None) -> list[Fault]:
+def _bridge_faults(check: GuestCheck, bridges: Collection[str] | None, grant: Fault | None) -> list[Fault]:
     # An empty list says that the token may see none, not that there is none.
     if not check.bridge or not bridges or check.bridge in bridges:
         return []
-    rule = f"must be a bridge of node {check.node}; there: {', '.join(bridges)}"
-    return [Fault(check.key("bridge"), check.bridge, rule, "correct it in the settings")]
+    rule = (
+        f"must be a bridge of node {check.node}, or a vnet, and one for the token to use: {', '.join(sorted(bridges))}"
+    )
+    remedy = "correct it in the settings"
+    if grant is not None:
+        remedy += f"; or grant it, for a vnet with its zone in place of localnetwork: {grant.remedy}"
+    return [Fault(check.key("bridge"), check.bridge, rule, remedy)]
 
 
 def _address_faults(check: GuestCheck, cluster: ClusterFacts) -> list[Fault]:
@@ -402,9 +432,17 @@ def preflight_cattle(
     wish = check.attach
     storages = [storage_of(wish.volid)] if wish is not None else []
     owner = wish.owner if wish is not None else check.guest.vmid
-    return _preflight(
-        client, check.guest, storages, owner, judge=lambda seen: cattle_faults(check, seen), others=others
-    )
+
+    def judge(seen: Surroundings) -> list[Fault]:
+        host = check.host
+        if host is None or seen.cluster.guest(host.vmid) is None:
+            return cattle_faults(check, seen)
+        try:
+            return cattle_faults(replace(check, host=with_ids(client, host)), seen)
+        except ProxmoxError as error:
+            return [_unread("cattleHostMounts", error), *cattle_faults(check, seen)]
+
+    return _preflight(client, check.guest, storages, owner, judge=judge, others=others)
 
 
 def _preflight(

@@ -107,15 +107,20 @@ def status(call: Call) -> object:
 
 
 def networks(call: Call) -> object:
-    """The bridges that the caller may use (SDN.Use) or see."""
+    """The bridges that the caller may use (SDN.Use) or see, and with ``any_bridge`` the vnets."""
     cluster = call.cluster
-    seen = [
-        bridge
-        for bridge in cluster.config.bridges
-        if cluster.access.allows(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
-        or cluster.access.allows(call.who, f"/sdn/zones/localnetwork/{bridge}", ["SDN.Audit", "SDN.Use"], any_of=True)
-    ]
-    return [{"iface": bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static"} for bridge in seen]
+
+    def may_see(bridge: str, zone: str) -> bool:
+        return cluster.access.allows(call.who, f"/sdn/zones/{zone}/{bridge}", ["SDN.Audit", "SDN.Use"], any_of=True)
+
+    auditor = cluster.access.allows(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
+    bridges = [bridge for bridge in cluster.config.bridges if auditor or may_see(bridge, "localnetwork")]
+    rows = [{"iface": bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static"} for bridge in bridges]
+    if call.get("type") == "any_bridge":
+        vnets = [vnet for vnet, zone in cluster.config.vnets if may_see(vnet, zone)]
+        # Without its zone (pve-network, get_local_vnets).
+        rows += [{"iface": vnet, "type": "vnet", "active": "1", "ipam": 0, "vlanaware": 0} for vnet in vnets]
+    return rows
 
 
 def tasks(call: Call) -> object:

@@ -380,6 +380,22 @@ def check_owners(home: str, uid: int) -> None:
         )
 
 
+def check_folder(folder: dict[str, Any]) -> None:
+    """A folder of the node is mounted, and its owner can write to it, or read one that is mounted read-only."""
+    path, owner = folder["path"], str(folder["owner"])
+    as_owner = ("setpriv", "--reuid", owner, "--regid", owner, "--clear-groups", "--")
+    if ended("findmnt", "--mountpoint", path).returncode != 0:
+        raise Fault(f"no folder of the node is mounted at {path}: what is written there would go with this container")
+    act = ("ls", "-A", "--", path) if folder["read_only"] else ("mktemp", "-p", path, ".write-test-XXXXXXXX")
+    done = ended(*as_owner, *act)
+    if done.returncode != 0:
+        may = "read" if folder["read_only"] else "write to"
+        told = done.stderr.strip()
+        raise Fault(f"user {owner} can't {may} {path}: {told}\nThe folder's owner on the node decides.")
+    if not folder["read_only"]:
+        ended(*as_owner, "rm", "--", done.stdout.strip())
+
+
 def journal(unit: str, *since: str) -> list[str]:
     """The last that a service has said, without secrets. `since`: options of journalctl. No error: it explains one."""
     command = ("journalctl", "--unit", unit, *since, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat")
@@ -445,6 +461,9 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     deadline = began + parameters["services_timeout_s"]
     services, in_container = services_of(parameters), bool(parameters.get("container"))
+    for folder in parameters.get("folders") or ():
+        check_folder(folder)
+        say(f"{folder['path']} is {'readable' if folder['read_only'] else 'writable'}")
     version = installed_version(parameters["version"], in_container=in_container)
     check_gateway(parameters, version, deadline)
     say(f"gateway {version} is healthy after {time.monotonic() - began:.1f} s")

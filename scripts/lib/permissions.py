@@ -54,8 +54,10 @@ def rights_of(stacks: list[Settings]) -> list[Right]:
         if settings.pet is not None:
             rights += needed_pet(pet_check(settings, settings.pet, nothing))
         if settings.cattle is not None:
-            owner, storage = _source(pets.get(settings.pet_stack.split("/")[-1]), settings.cattle.volume)
-            volid = f"{storage}:vm-{owner}-disk-0"
+            owner, volid = None, None
+            if settings.cattle.volume:
+                owner, storage = _source(pets.get(settings.pet_stack.split("/")[-1]), settings.cattle.volume)
+                volid = f"{storage}:vm-{owner}-disk-0"
             rights += needed_cattle(cattle_check(settings, settings.cattle, nothing, owner=owner, volid=volid))
     return rights
 

@@ -68,6 +68,19 @@ def test_pct_over_ssh(lab: Lab, shell: NodeShell, key: paramiko.Ed25519Key) -> N
         assert run(client, "pct config 107") == (255, "", missing)
 
 
+def test_lines_that_are_joined_stop_at_the_first_that_fails(
+    lab: Lab, shell: NodeShell, key: paramiko.Ed25519Key
+) -> None:
+    lab.guest(105)
+    with connect(shell, key) as client:
+        pasted = "mkdir -p -- '/srv/a && b' &&\n  pct set 105 --features keyctl=1,nesting=1&&pct status 105"
+        assert run(client, pasted) == (0, "status: stopped\n", "")
+        assert lab.sections(105)[""]["features"] == "keyctl=1,nesting=1"
+        assert run(client, "stat -c '%f %u %g %m' -- '/srv/a && b'")[0] == 0
+        assert run(client, "mountpoint /srv && pct set 105 --features nesting=1")[0] == 32
+        assert lab.sections(105)[""]["features"] == "keyctl=1,nesting=1"
+
+
 def test_exec_passes_input_and_status(
     lab: Lab, shell: NodeShell, key: paramiko.Ed25519Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,7 +182,6 @@ def deploy(client: Client, verb: str, **changes: object) -> Run:
     content["config"] = {key: value for key, value in content["config"].items() if ":cattle" not in key}
     surroundings = {
         "node": "pve2",
-        "cattleBridge": "vmbr0",
         "agentModelUrl": ready.model_url,
         "agentModel": ready.model,
         "agentImage": ready.image,

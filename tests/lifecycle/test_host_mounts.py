@@ -51,7 +51,7 @@ class Node:
     @property
     def changes(self) -> list[str]:
         """What was run since the last look, but for what only looks."""
-        reading = ("hostname", "id ", "realpath ", "stat ", "find ")
+        reading = ("hostname", "id ", "realpath ", "stat ", "find ", "findmnt ")
         found = [re.sub(r" --digest \w+", "", command) for command in self.commands if not command.startswith(reading)]
         self.commands.clear()
         return found
@@ -130,6 +130,24 @@ def test_a_life_with_root_on_the_node(node: Node) -> None:
     assert node.config() == config
     assert site.node.running(CATTLE)
 
+    # A folder's owner changed by hand, another folder removed: both are seen and put right. Whoever runs still has the
+    # one that was removed, so there is a restart; what lies beside it stays.
+    node.root(f"chown -h 100033:100033 -- {FAST['source']}")
+    (node.folders.on_machine(DATA["source"]) / "video").unlink()
+    node.folders.on_machine(DATA["source"]).rename(node.folders.on_machine("/mnt/pve/hdd/away"))
+    seen = site.preview("cattle")
+    assert {span.name for span in seen.spans if span.op == "update"} == {
+        "cattle-host-mounts",
+        "cattle-host-mounts-proof",
+    }
+    site.up("cattle")
+    assert node.changes[:3] == [made, own, own_fast]
+    assert node.starts() == ["shutdown", "start"]
+    assert node.stat(FAST["source"]).split()[1:3] == ["110000", "110000"]
+    assert site.up("cattle").changed == {}
+    (node.folders.on_machine(DATA["source"]) / "video").write_text("large\n")
+    node.commands.clear()
+
     # Other settings: one goes, one becomes read-only; one restart.
     site.configure(cattleHostMounts=[{**DATA, "readOnly": True}])
     site.up("cattle")
@@ -160,6 +178,7 @@ def test_without_root_the_commands_are_told_and_pasted(node: Node) -> None:
     # The preview says what will be needed.
     preview = site.preview("cattle")
     expected = [
+        "mountpoint /mnt/pve/hdd",
         "mkdir -p -- /mnt/pve/hdd/hermes",
         "chown -h 110000:110000 -- /mnt/pve/hdd/hermes",
         f"pct set {CATTLE} --features keyctl=1,nesting=1 --mp1 /mnt/pve/hdd/hermes,mp=/data",
@@ -181,8 +200,14 @@ def test_without_root_the_commands_are_told_and_pasted(node: Node) -> None:
     assert_plain(again)
     assert expected[-1] in again.explain()
     assert site.writes == []
-    for line in expected:
-        node.root(line)
+    # All at once, as they are printed. With the disk away nothing is made in its place, and nothing is set.
+    block = " &&\n".join(expected)
+    assert re.sub(r"\n\s+", "\n", again.explain()).count(block) == 1
+    node.root("umount /mnt/pve/hdd")
+    assert node.shell.execute(block, lambda: b"")[0] != 0
+    assert node.config()["features"] == "nesting=1"
+    node.root("mount /mnt/pve/hdd")
+    node.root(block)
     site.up("cattle")
     assert node.starts() == ["start"]
     assert site.up("cattle").changed == {}
@@ -209,7 +234,14 @@ def _linked(node: Node) -> None:
     node.folders.on_machine("/mnt/pve/hdd/hermes").symlink_to("../../../srv/real")
 
 
+def _unmounted(node: Node) -> None:
+    """Of the fstab's disks one is away: its empty mount point lies on the root file system."""
+    node.folders.on_machine("/mnt/pve/hdd/hermes/of-somebody").rmdir()
+    node.root("umount /media/2tb")
+
+
 def _another_node(node: Node) -> None:
+    node.root("mount /media/2tb")
     node.shell._facts["hostname"] = "pve2"
 
 
@@ -225,6 +257,7 @@ def _another_host_key(node: Node) -> None:
 def test_what_stands_in_the_way_on_the_node_is_told_in_preview(node: Node) -> None:
     cases: list[tuple[Any, list[str]]] = [
         (_foreign, ["belongs to 0", "is not empty", "chown -h 110000:110000 -- /mnt/pve/hdd/hermes"]),
+        (_unmounted, ["nothing is mounted at /media/2tb on node pve", "mount /media/2tb"]),
         (_another_node, ["is node pve2, not pve", "set nodeSshHost"]),
         (_another_host_key, ["not the one that was pinned", "nodeSshHostKey"]),
     ]
@@ -282,6 +315,12 @@ def test_a_cattle_without_a_pet(site: Site) -> None:
     site.node.stop(CATTLE)
     site.up("cattle", "--refresh")
     assert site.node.running(CATTLE)
+    # Another template makes another container, and with it another root file system.
+    site.configure(template="local:vztmpl/debian-13-standard_13.1-1_amd64.tar.zst")
+    run = site.pulumi("cattle", "preview")
+    assert not run.ok
+    assert "would be gone with it" in run.explain()
+    site.configure(template=None)
     # A volume would hide the home.
     site.configure(cattleVolume=None)
     site.up("pet")

@@ -111,7 +111,7 @@ def test_the_ways_in_are_what_verify_asks_for(given: dict[str, Any], providers: 
     settings = read("cattle", **given)
     assert settings.cattle is not None
     assert settings.agent is not None
-    wanted = verify_inputs(settings.agent, configure_inputs(settings.cattle, settings.agent))
+    wanted = verify_inputs(settings.cattle, settings.agent, configure_inputs(settings.cattle, settings.agent))
     assert list(wanted.auth_providers) == providers
     assert wanted.auth_required is bool(providers)
 

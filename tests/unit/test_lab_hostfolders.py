@@ -44,6 +44,20 @@ def test_what_is_on_no_disk_is_on_the_root_file_system(folders: HostFolders) -> 
     assert folders.run("stat", ["-c", "%f %u %g %m", "--", "/media/2tb"])[1].split()[3] == "/media/2tb"
 
 
+def test_a_disk_that_is_not_mounted_leaves_an_empty_folder(folders: HostFolders) -> None:
+    folders.run("mkdir", ["-p", "--", "/media/2tb/x"])
+    assert folders.run("mountpoint", ["/media/2tb"])[0] == 0
+    assert folders.run("umount", ["/media/2tb"]) == (0, "", "")
+    assert folders.run("umount", ["/media/2tb"])[0] == 32
+    assert folders.run("mountpoint", ["/media/2tb"])[0] == 32
+    assert folders.run("stat", ["-c", "%f %u %g %m", "--", "/media/2tb/x"])[0] == 1
+    assert folders.run("stat", ["-c", "%f %u %g %m", "--", "/media/2tb"])[1].split()[3] == "/"
+    assert "/media/2tb\n" in folders.run("findmnt", ["--fstab", "--noheadings", "--raw", "--output", "TARGET"])[1]
+    assert folders.run("mount", ["/media/2tb"]) == (0, "", "")
+    assert folders.run("mount", ["/media/2tb"])[0] == 32
+    assert folders.run("stat", ["-c", "%f %u %g %m", "--", "/media/2tb/x"])[1].split()[3] == "/media/2tb"
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from provisioning.guest import common, verify
-from provisioning.models import VerifyInputs
+from provisioning.models import NodeFolder, VerifyInputs
 
 KEY = "canary0123456789abcdef0123456789abcdef"
 
@@ -400,3 +400,19 @@ def test_a_question_asks_the_container_how_it_is_reached(
             assert verify.main() == 0
         assert json.loads(out.getvalue()) == {"answer": "HERMES-OK"}
     assert "/v1/chat/completions" in [path for path, _, _ in quiet.requests]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes the folder's owner, as in the guest")
+def test_a_folder_of_the_node_is_mounted_and_its_owner_can_use_it(agent: Agent) -> None:
+    def folder(path: str, **more: Any) -> dict[str, Any]:
+        return NodeFolder(path=path, owner=10000, **more).model_dump(mode="json")
+
+    shared = Path("/dev/shm")  # noqa: S108 - a mount point that everybody may write to
+    verify.verify(agent.parameters(folders=[folder(str(shared)), folder("/proc", read_only=True)]))
+    assert list(shared.glob(".write-test-*")) == []
+    for broken, words in (
+        (folder(str(agent.home)), f"no folder of the node is mounted at {agent.home}"),
+        (folder("/proc"), "user 10000 can't write to /proc"),
+    ):
+        with pytest.raises(verify.Fault, match=words):
+            verify.verify(agent.parameters(folders=[broken]))

@@ -106,7 +106,9 @@ def test_snapshots_leave_out_the_present() -> None:
 def test_bridges_that_may_not_be_listed_are_unknown() -> None:
     denied = die("Permission check failed", 403)
     assert Server({"GET /nodes/pve/network": denied}).client().networks("pve") is None
-    assert Server({"GET /nodes/pve/network": data([{"iface": "vmbr0"}])}).client().networks("pve") == ("vmbr0",)
+    rows = [{"iface": "vmbr0", "type": "bridge"}, {"iface": "intra01", "type": "vnet"}]
+    found = Server({"GET /nodes/pve/network": data(rows)}).client().networks("pve")
+    assert found == {"vmbr0": "bridge", "intra01": "vnet"}
 
 
 PERMISSIONS = Permissions({"/vms": {"VM.Audit": True, "VM.Allocate": False}, "/vms/105": {"VM.Config.Disk": True}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,10 +23,12 @@ from proxmox.hostmounts import (
     change_of,
     commands_to_paste,
     features_with,
-    folder_refusals,
+    judge_folders,
+    paste,
     plan_folder,
     plan_host_mounts,
 )
+from proxmox.idmap import STANDARD, id_map_of
 from proxmox.planning import Shutdown, Start
 
 DATA = HostMount("/mnt/pve/hdd/hermes", "/data", owner=10000)
@@ -48,8 +51,8 @@ def folder(path: str, **changes: Any) -> FolderFacts:
     return FolderFacts(path, **values)
 
 
-def missing(mount: HostMount, at: str = "/media/2tb") -> FolderFacts:
-    return FolderFacts(mount.source, mount.source, mounted_at=at)
+def missing(mount: HostMount, at: str = "/media/2tb", **changes: Any) -> FolderFacts:
+    return FolderFacts(mount.source, mount.source, mounted_at=at, **changes)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +78,9 @@ def test_a_container_that_was_just_made_gets_all_in_one_command_and_is_left_stop
     )
     assert steps == (
         MakeFolder(118, "pve2", DATA.source, "/mnt/pve/hdd"),
-        OwnFolder(118, "pve2", DATA.source, 110000),
+        OwnFolder(118, "pve2", DATA.source, (110000, 110000), 10000),
         MakeFolder(118, "pve2", FAST.source, "/media/2tb"),
-        OwnFolder(118, "pve2", FAST.source, 110000),
+        OwnFolder(118, "pve2", FAST.source, (110000, 110000), 10000),
         SetHost(118, "pve2", wish(DATA, FAST, keyctl=True), change),
     )
     assert change.command(118) == (
@@ -166,7 +169,12 @@ def test_a_change_that_waits_is_set_again_after_the_stop() -> None:
         (folder(FAST.source, uid=110000, empty=True), FAST, []),
         # Whoever owns what is only read, that is the node's business.
         (folder(FILMS.source, uid=0, empty=False), FILMS, []),
-        (missing(HostMount("/srv/hermes", "/data"), "/"), HostMount("/srv/hermes", "/data"), [MakeFolder, OwnFolder]),
+        (
+            missing(HostMount("/srv/hermes", "/data"), "/", above="/srv", fstab=("/", "/media/2tb")),
+            HostMount("/srv/hermes", "/data"),
+            [MakeFolder, OwnFolder],
+        ),
+        (missing(FAST, fstab=("/", "/media/2tb", "/media/2tb/other")), FAST, [MakeFolder, OwnFolder]),
     ],
 )
 def test_a_folder(facts: FolderFacts, mount: HostMount, expected: list[type]) -> None:
@@ -194,6 +202,21 @@ def test_a_folder(facts: FolderFacts, mount: HostMount, expected: list[type]) ->
             HostFolderUnusable,
             "nothing is mounted at /mnt/pve/hdd",
         ),
+        # A disk of the fstab that is not mounted; the innermost counts, whatever is mounted above it.
+        (missing(FAST, "/", fstab=("/", "/media/2tb")), FAST, HostFolderUnusable, "nothing is mounted at /media/2tb"),
+        (
+            folder(FAST.source, uid=110000, mounted_at="/media", fstab=("/media", "/media/2tb", "/media/2tb/other")),
+            FAST,
+            HostFolderUnusable,
+            "mount /media/2tb",
+        ),
+        # A pool that was not imported.
+        (
+            missing(HostMount("/tank/hermes", "/data"), "/", above="/"),
+            HostMount("/tank/hermes", "/data"),
+            HostFolderUnusable,
+            "there is no /tank on node pve2",
+        ),
     ],
 )
 def test_a_folder_that_is_refused(facts: FolderFacts, mount: HostMount, error: type[Exception], told: str) -> None:
@@ -208,7 +231,51 @@ def test_all_folders_are_judged_at_once() -> None:
         FAST.source: folder(FAST.source, empty=False),
         FILMS.source: missing(FILMS),
     }
-    assert len(folder_refusals(folders, wish(DATA, FAST, FILMS))) == 3
+    refusals, steps = judge_folders(folders, wish(DATA, FAST, FILMS))
+    assert (len(refusals), steps) == (3, [])
+
+
+def test_a_folder_that_was_removed_is_made_and_the_container_that_still_has_it_is_restarted() -> None:
+    done = guest(True, mp1=f"{FAST.source},mp=/fast")
+    steps = plan_host_mounts(done, {FAST.source: missing(FAST)}, wish(FAST))
+    assert [type(step) for step in steps] == [MakeFolder, OwnFolder, Shutdown, Start]
+    # Given to somebody else: given back, without a restart.
+    steps = plan_host_mounts(done, {FAST.source: folder(FAST.source, uid=0)}, wish(FAST))
+    assert steps == (OwnFolder(118, "pve2", FAST.source, (110000, 110000), 10000),)
+
+
+MAPS = {
+    "an unprivileged container's own": (STANDARD, (110000, 110000)),
+    # One user of the node handed in, as the wiki of Proxmox shows it: the rest lies around it.
+    "a user handed in": (
+        id_map_of(
+            {
+                "unprivileged": "1",
+                "lxc": "lxc.idmap: u 0 100000 10000\nlxc.idmap: u 10000 1005 1\n"
+                "lxc.idmap: g 0 100000 10000\nlxc.idmap: g 10000 1006 1\nlxc.apparmor.profile: unconfined",
+            }
+        ),
+        (1005, 1006),
+    ),
+    "another range for both": (id_map_of({"unprivileged": "1", "lxc": "lxc.idmap: b 0 300000 65536"}), (310000,) * 2),
+    "none": (id_map_of({"unprivileged": "0"}), (10000, 10000)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_owner_is_the_one_that_the_container_maps(name: str) -> None:
+    ids, owner = MAPS[name]
+    mapped = wish(FAST, ids=ids)
+    steps = plan_folder(folder(FAST.source, uid=0, empty=True), FAST, mapped)
+    assert steps == (OwnFolder(118, "pve2", FAST.source, owner, 10000),)
+    assert plan_folder(folder(FAST.source, uid=owner[0], empty=False), FAST, mapped) == ()
+    assert f"chown -h {owner[0]}:{owner[1]} -- {FAST.source}" in commands_to_paste(None, mapped)
+
+
+def test_a_user_that_is_not_mapped_can_own_nothing() -> None:
+    ids = id_map_of({"unprivileged": "1", "lxc": "lxc.idmap: u 0 100000 1000\nlxc.idmap: g 0 100000 65536"})
+    with pytest.raises(HostFolderUnusable, match="user 10000 of CT 118 has no number on node pve2"):
+        plan_folder(folder(FAST.source), FAST, wish(FAST, ids=ids))
 
 
 def test_a_folder_on_the_nodes_own_disk_is_told() -> None:
@@ -221,6 +288,7 @@ def test_a_folder_on_the_nodes_own_disk_is_told() -> None:
         (
             None,
             [
+                "mountpoint /mnt/pve/hdd",
                 "mkdir -p -- /mnt/pve/hdd/hermes",
                 "chown -h 110000:110000 -- /mnt/pve/hdd/hermes",
                 (
@@ -246,11 +314,34 @@ def test_the_commands_to_paste(there: GuestFacts | None, expected: list[str]) ->
 
 
 def test_words_are_quoted() -> None:
-    mount = HostMount("/srv/my films; rm -rf ~", "/films")
-    [make, own, setting] = commands_to_paste(None, wish(mount))
-    assert make == "mkdir -p -- '/srv/my films; rm -rf ~'"
-    assert own.endswith(" -- '/srv/my films; rm -rf ~'")
-    assert setting == "pct set 118 --mp1 '/srv/my films; rm -rf ~,mp=/films'"
+    """A real shell takes the pasted lines for the words that they were made of, and stops at the first that fails."""
+    source = """/mnt/pve/my disk/it's; "$(reboot)" `x` && rm -rf ~ #"""
+    commands = commands_to_paste(None, wish(HostMount(source, "/films")))
+    said = run_in_a_shell(paste(commands, indent=9))
+    assert said == [
+        ["mountpoint", "/mnt/pve/my disk"],
+        ["mkdir", "-p", "--", source],
+        ["chown", "-h", "100000:100000", "--", source],
+        ["pct", "set", "118", "--mp1", f"{source},mp=/films"],
+    ]
+    assert [words[0] for words in run_in_a_shell(paste(commands, indent=9), failing="mountpoint")] == ["mountpoint"]
+
+
+def run_in_a_shell(text: str, failing: str = "") -> list[list[str]]:
+    """The words of each program that bash calls; the programs are functions that only tell them."""
+    names = ("mountpoint", "mkdir", "chown", "pct")
+    tell = 'printf \'%s\\0\' "${FUNCNAME[0]}" "$@" \'\' ; [ "${FUNCNAME[0]}" != "$FAILING" ];'
+    head = "PATH=\n" + "".join(f"{name}() {{ {tell} }}\n" for name in names)
+    done = subprocess.run(
+        ["/bin/bash", "-c", head + text],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+        env={"FAILING": failing},
+    )
+    assert done.stderr == ""
+    return [call.split("\0") for call in done.stdout.split("\0\0") if call]
 
 
 def test_a_container_that_cannot_be_worked_on_is_refused() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from proxmox import hostshell
+from proxmox.client import Guest
 from proxmox.errors import NodeShellFailed, NotAsPlanned, RootNeeded
 from proxmox.facts import GuestFacts
 from proxmox.hostmounts import FolderFacts, HostMount, HostWish
-from proxmox.hostshell import ensure_host_mounts, prove_host_mounts, read_folder, require_node
+from proxmox.hostshell import ensure_host_mounts, prove_host_mounts, read_folder, read_fstab, require_node
 
 DATA = HostMount("/mnt/pve/hdd/hermes", "/data", owner=10000)
 WISH = HostWish(118, "pve2", (DATA,), keyctl=True)
@@ -57,6 +58,12 @@ class Guarded:
 
         return contextlib.nullcontext()
 
+    def guests(self) -> tuple[Guest, ...]:
+        return (Guest(118, "lxc", "pve2", "hermes", template=False, lock=None),)
+
+    def guest_config(self, *_: Any) -> dict[str, str]:
+        return {"unprivileged": "1"}
+
 
 def test_the_node_is_the_one_and_the_user_is_root() -> None:
     require_node(Shell(NODE), "pve2")
@@ -83,7 +90,11 @@ def test_the_node_is_the_one_and_the_user_is_root() -> None:
             FolderFacts(DATA.source, DATA.source, 0o040755, 0, 0, empty=True, mounted_at="/mnt/my disks"),
         ),
         # Of what is missing, the nearest folder that exists tells the disk.
-        ({"/mnt/pve": "41ed 0 0 /", "/": "41ed 0 0 /"}, b"", FolderFacts(DATA.source, DATA.source, mounted_at="/")),
+        (
+            {"/mnt/pve": "41ed 0 0 /", "/": "41ed 0 0 /"},
+            b"",
+            FolderFacts(DATA.source, DATA.source, mounted_at="/", above="/mnt/pve"),
+        ),
     ],
 )
 def test_a_folder_is_read_by_numbers(there: dict[str, str], listed: bytes, expected: FolderFacts) -> None:
@@ -93,6 +104,12 @@ def test_a_folder_is_read_by_numbers(there: dict[str, str], listed: bytes, expec
 
     shell = Shell({"realpath": Answer(stdout=f"{DATA.source}\n".encode()), "stat": look, "find": Answer(stdout=listed)})
     assert read_folder(shell, DATA.source) == expected
+
+
+def test_the_fstab_is_read_as_it_is_written() -> None:
+    told = b"/\nnone\n/media/my\\x20disk\n"
+    assert read_fstab(Shell({"findmnt": Answer(stdout=told)})) == ("/", "/media/my disk")
+    assert read_fstab(Shell({"findmnt": Answer(1)})) == ()
 
 
 def test_without_a_shell_the_commands_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +128,7 @@ def settings(**answers: Any) -> Shell:
         "realpath": Answer(stdout=f"{DATA.source}\n".encode()),
         "stat": Answer(stdout=b"41ed 110000 110000 /mnt/pve/hdd\n"),
         "find": Answer(),
+        "findmnt": Answer(stdout=b"/\nnone\n"),
     }
     return Shell({**NODE, **folder, **answers})
 
@@ -150,7 +168,8 @@ def test_a_node_that_refuses_or_does_not_do_it_is_told(monkeypatch: pytest.Monke
 def test_the_proof_is_a_write_by_the_owner_and_for_a_read_only_mount_a_look() -> None:
     films = HostMount("/srv/films", "/films", owner=0, read_only=True)
     shell = Shell({**NODE, "pct": Answer()})
-    prove_host_mounts(shell, HostWish(118, "pve2", (DATA, films)))
+    client: Any = Guarded()
+    prove_host_mounts(client, shell, HostWish(118, "pve2", (DATA, films)))
     write, look = (shlex.split(command) for command in shell.commands if command.startswith("pct"))
     head = ["pct", "exec", "118", "--", "setpriv", "--reuid"]
     assert (write[:6], write[6], write[-1]) == (head, "10000", "/data")
@@ -159,7 +178,7 @@ def test_the_proof_is_a_write_by_the_owner_and_for_a_read_only_mount_a_look() ->
     assert "mktemp" not in look[-3]
     refused = Shell({**NODE, "pct": Answer(1, b"", b"mktemp: Permission denied\n")})
     with pytest.raises(NotAsPlanned, match="user 10000 of CT 118 can't write to /data") as caught:
-        prove_host_mounts(refused, WISH)
+        prove_host_mounts(client, refused, WISH)
     assert "expected owner 110000" in str(caught.value)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from proxmox.client import Node, Permissions, Storage, Version
 from proxmox.errors import Fault
+from proxmox.hostmounts import HostMount, HostWish
 from proxmox.ownership import render_notes
 from proxmox.planning import GIB, AttachWish, VolumeWish
 from proxmox.preflight import (
@@ -77,7 +78,7 @@ def around(state: Model | None = None, **changes: Any) -> Surroundings:
         (THIN,),
         frozenset({TEMPLATE}),
         {volid: volume for volid in found.volumes if (volume := found.volume(volid))},
-        ("vmbr0", "vmbr1"),
+        {"vmbr0": "bridge", "vmbr1": "OVSBridge"},
     )
     return replace(seen, **changes)
 
@@ -314,7 +315,29 @@ def test_what_exists_already_needs_no_room_and_no_template() -> None:
     assert cattle_faults(CATTLE, seen) == []
 
 
-@pytest.mark.parametrize("unknown", [{"templates": None}, {"bridges": None}, {"bridges": ()}])
+def test_a_vnet_is_used_by_the_rights_of_its_zone() -> None:
+    """Listed to those who have them (facts proxmox 2.2); its zone is not told, and localnetwork is another one."""
+    check = replace(CATTLE, guest=replace(CATTLE.guest, bridge="intra01"))
+    assert cattle_faults(check, around(bridges={"vmbr0": "bridge", "intra01": "vnet"})) == []
+    # One that is not listed: a wrong name, or a right that is missing; in one fault.
+    [fault] = cattle_faults(check, around())
+    assert fault.value == "intra01"
+    assert "with its zone in place of localnetwork" in fault.remedy
+    assert "pveum acl modify /sdn/zones/localnetwork/intra01" in fault.remedy
+
+
+def test_a_storage_that_is_away_is_seen_without_root() -> None:
+    host = HostWish(105, "pve", (HostMount("/mnt/pve/hdd/hermes", "/data"), HostMount("/srv/x", "/x")))
+    check = replace(CATTLE, host=host, root_access=True)
+    hdd = Storage("hdd", "dir", frozenset({"images"}), True, True, False, 10 * GIB, 5 * GIB)
+    there = (*around().storages, hdd)
+    assert cattle_faults(check, around(storages=there)) == []
+    [fault] = cattle_faults(check, around(storages=(*around().storages, replace(hdd, active=False))))
+    assert (fault.key, fault.value) == ("cattleHostMounts", "/mnt/pve/hdd/hermes")
+    assert "storage hdd is not active on node pve" in fault.rule
+
+
+@pytest.mark.parametrize("unknown", [{"templates": None}, {"bridges": None}, {"bridges": {}}])
 def test_what_cannot_be_known_is_no_fault(unknown: dict[str, Any]) -> None:
     assert cattle_faults(CATTLE, around(**unknown)) == []
 

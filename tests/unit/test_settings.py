@@ -312,14 +312,15 @@ def test_host_mounts_and_the_way_to_root() -> None:
     found = read(
         "cattle",
         **MODEL,
+        agentUid=12345,
         cattleHostMounts=[mount(), mount("/srv/films", "/films", readOnly=True, owner=0)],
         nodeSshHostKey=f"{HOST_KEY} root@pve",
         environment={**ENVIRONMENT, "HERMES_SSH_KEY_FILE": "/keys/one"},
     )
-    assert found.cattle is not None
-    first, second = (one.wish for one in found.cattle.host_mounts)
-    assert (first.host_owner, first.read_only) == (110000, False)
-    assert (second.host_owner, second.read_only) == (100000, True)
+    first, second = found.host_mounts
+    # Without an owner, the agent's user: it is to write there.
+    assert (first.owner, first.read_only) == (12345, False)
+    assert (second.owner, second.read_only) == (0, True)
     assert found.node_ssh is not None
     assert (found.node_ssh.host, found.node_ssh.port, found.node_ssh.user) == ("192.0.2.10", 22, "root")
     assert (found.node_ssh.host_key, found.node_ssh.key_file) == (HOST_KEY, "/keys/one")
@@ -342,6 +343,7 @@ def test_there_is_no_way_to_root_by_default_and_no_keyctl() -> None:
         ([mount("/mnt")], "two levels"),
         ([mount("/mnt/pve")], "two levels"),
         ([mount("/mnt/a,b")], "a comma"),
+        ([mount("/mnt/a\nreboot")], "no line break"),
         ([mount("/mnt/x/../../etc")], "without .."),
         ([mount(path="/with blank")], "letters, digits"),
         ([mount(owner=65536)], "65536"),
@@ -356,6 +358,12 @@ def test_host_mounts_that_are_refused(mounts: list[dict[str, Any]], part: str) -
     [(key, (_, rule, _))] = faults("cattle", **MODEL, cattleHostMounts=mounts).items()
     assert key.startswith("cattleHostMounts")
     assert part in rule
+
+
+def test_a_home_that_can_not_be_written_is_none() -> None:
+    given = [mount(path="/home/hermes", readOnly=True)]
+    [(_, (_, rule, _))] = faults("cattle", **MODEL, cattleVolume="", cattleHostMounts=given).items()
+    assert "can't be read-only" in rule
 
 
 @pytest.mark.parametrize("given", [{"nodeSshHost": "192.0.2.9"}, {"nodeSshKeyFile": "/keys/root"}])

@@ -1,0 +1,95 @@
+"""What would cost a guest's data, told by its stack's own state before the engine plans anything."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from components.state import OwnState
+from components.surroundings import home_faults, number_faults
+
+HOME = "/home/hermes"
+TEMPLATE = "local:vztmpl/debian-12.tar.zst"
+KEYS = ["ssh-ed25519 AAAA"]
+CONTAINER = {
+    "nodeName": "pve",
+    "operatingSystem": {"templateFileId": TEMPLATE},
+    "disk": {"datastoreId": "local-lvm"},
+    "initialization": {"userAccount": {"keys": KEYS}},
+}
+
+
+def told(
+    home: str, placed: tuple[dict[str, Any], ...] = (), container: dict[str, Any] = CONTAINER, **changes: Any
+) -> list[str]:
+    """The keys of the faults for a cattle that is there and the settings that it is to have now."""
+    values: dict[str, Any] = {
+        "volume": "",
+        "mounts": (),
+        "node": "pve",
+        "template": TEMPLATE,
+        "storage": "local-lvm",
+        "keys": KEYS,
+    }
+    values |= changes
+    cattle: Any = SimpleNamespace(
+        vmid=105,
+        volume=values["volume"],
+        mount_path=HOME,
+        host_mounts=[SimpleNamespace(source=source, path=path) for source, path in values["mounts"]],
+        storage=values["storage"],
+        home_on_root=not values["volume"] and HOME not in [path for _, path in values["mounts"]],
+    )
+    settings: Any = SimpleNamespace(connection=SimpleNamespace(node=values["node"]), template=values["template"])
+    state = OwnState("claim", 105, home=home, container=container, placed=placed)
+    return [fault.key for fault in home_faults(settings, cattle, values["keys"], state)]
+
+
+ON_DISK = ({"slot": "mp1", "source": "/mnt/pve/hdd/home", "path": f"{HOME}/", "readOnly": False},)
+BESIDE = ({"slot": "mp1", "source": "/mnt/pve/hdd/x", "path": "/data", "readOnly": False},)
+
+
+@pytest.mark.parametrize(
+    ("home", "placed", "changes", "keys"),
+    [
+        ("root", (), {}, []),
+        ("root", BESIDE, {"mounts": [("/mnt/pve/hdd/x", "/data")]}, []),
+        ("volume", (), {"volume": "hermes"}, []),
+        ("root", ON_DISK, {"mounts": [("/mnt/pve/hdd/home", HOME)]}, []),
+        # Hidden by a volume or a folder, left without one, or another folder in its place.
+        ("root", (), {"volume": "hermes"}, ["cattleVolume"]),
+        ("root", (), {"mounts": [("/mnt/pve/hdd/home", HOME)]}, ["cattleVolume"]),
+        ("volume", (), {}, ["cattleVolume"]),
+        ("root", ON_DISK, {}, ["cattleHostMounts"]),
+        ("root", ON_DISK, {"volume": "hermes"}, ["cattleHostMounts"]),
+        ("root", ON_DISK, {"mounts": [("/media/2tb/home", HOME)]}, ["cattleHostMounts"]),
+        # A new container is a new root file system.
+        ("root", (), {"template": "local:vztmpl/debian-13.tar.zst"}, ["template"]),
+        ("root", (), {"keys": ["ssh-ed25519 BBBB"], "node": "pve2"}, ["node", "cattleSshKeys"]),
+        ("root", (), {"storage": "ssd"}, ["cattleStorage"]),
+        # Elsewhere the container may go.
+        ("volume", (), {"volume": "hermes", "template": "other", "keys": [], "storage": "ssd"}, []),
+        ("root", ON_DISK, {"mounts": [("/mnt/pve/hdd/home", HOME)], "template": "other"}, []),
+    ],
+)
+def test_a_home_is_not_lost_by_a_setting(
+    home: str, placed: tuple[dict[str, Any], ...], changes: dict[str, Any], keys: list[str]
+) -> None:
+    assert told(home, placed, **changes) == keys
+
+
+def test_what_the_plugin_does_not_tell_is_not_taken_for_a_change() -> None:
+    assert told("root", container={"operatingSystem": None, "initialization": {"userAccount": {"keys": None}}}) == []
+
+
+@pytest.mark.parametrize("key", ["petVmid", "cattleVmid"])
+def test_a_guests_number_is_not_changed_under_it(key: str) -> None:
+    assert number_faults(key, 105, OwnState()) == []
+    assert number_faults(key, 105, OwnState("claim", 105)) == []
+    [fault] = number_faults(key, 106, OwnState("claim", 105))
+    assert (fault.key, fault.value) == (key, "106")
+    assert "105" in fault.remedy
+    # Nobody is told to destroy a pet.
+    assert ("destroy" in fault.remedy) == (key == "cattleVmid")
