@@ -75,6 +75,7 @@ def cattle_check(
         ),
         host=host_wish(settings, cattle, state),
         root_access=settings.node_ssh is not None,
+        home=next((mount.source for mount in cattle.host_mounts if mount.path == cattle.mount_path), None),
     )
 
 

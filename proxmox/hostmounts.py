@@ -258,9 +258,9 @@ def change_of(guest: GuestFacts, wish: HostWish) -> HostChange | None:
         if current is None or slot in guest.pending or not _same_mount(current, mount):
             options[slot] = mount.mount.property_string()
     delete = tuple(
-        old.slot
-        for old in wish.recorded
-        if old.slot not in used and _holds(guest, old.slot, HostMount(old.source, old.path))
+        slot
+        for slot, current in guest.mounts().items()
+        if slot not in used and any(_stands_for(current, old) for old in wish.recorded)
     )
     _refuse_paths(guest, wish, {*used, *delete})
     features = guest.config.get("features", "")
@@ -270,9 +270,9 @@ def change_of(guest: GuestFacts, wish: HostWish) -> HostChange | None:
     return HostChange(options, delete) if options or delete else None
 
 
-def _holds(guest: GuestFacts, slot: str, mount: HostMount) -> bool:
-    current = guest.mounts().get(slot)
-    return current is not None and _same_place(Placed(slot, current.volume, current.path), mount)
+def _stands_for(current: MountPoint, old: Placed) -> bool:
+    """Whether a mount point is one that was recorded, in whatever slot it is now."""
+    return _same_path(current.volume, old.source) and _same_path(current.path, old.path)
 
 
 def _refuse_paths(guest: GuestFacts, wish: HostWish, ours: set[str]) -> None:

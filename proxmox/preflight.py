@@ -75,12 +75,16 @@ class PetCheck:
 
 @dataclass(frozen=True)
 class CattleCheck:
-    """A cattle, the volume that it mounts, and what root has to set. root_access: whether this program may do that."""
+    """A cattle, the volume that it mounts, and what root has to set.
+
+    root_access: whether this program may do that; home: the folder of the node that the agent's home is on, or None.
+    """
 
     guest: GuestCheck
     attach: AttachWish | None = None
     host: HostWish | None = None
     root_access: bool = False
+    home: str | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,8 @@ def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
     if check.host is not None:
         faults += _host_faults(check, check.host, seen.cluster.guest(check.guest.vmid))
         faults += _host_storage_faults(check.host, seen.storages)
+    if check.home is not None:
+        faults += _home_faults(check, check.home, seen.cluster)
     wish = check.attach
     if wish is None:
         return faults
@@ -207,6 +213,22 @@ def _host_faults(check: CattleCheck, wish: HostWish, guest: GuestFacts | None) -
         return []
     error = root_needed(wish, commands)
     return [Fault("cattleHostMounts", error.what, error.why, error.remedy)]
+
+
+def _home_faults(check: CattleCheck, home: str, cluster: ClusterFacts) -> list[Fault]:
+    """Other guests that have the home's folder: two agents with one home ruin its databases (field reports H4)."""
+    storage = storage_folder(home)
+    everywhere = storage is not None and storage.name in cluster.shared_storages
+    return [
+        Fault(
+            "cattleHostMounts",
+            home,
+            f"{describe_holder(guest, reference)}; two agents must not have one home",
+            f"on node {guest.node}: {how_to_free(reference)}; or choose another folder",
+        )
+        for guest, reference in cluster.holders(home, besides=[check.guest.vmid])
+        if (everywhere or guest.node == check.guest.node) and not reference.where.startswith("snapshot ")
+    ]
 
 
 def _host_storage_faults(wish: HostWish, storages: Sequence[Storage]) -> list[Fault]:

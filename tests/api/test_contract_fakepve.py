@@ -41,6 +41,7 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {
         "create-mp-not-normalised-with-defaults",
         "allocate-on-put",
         "protected-resize",
+        "root-may-bind-mount-with-all-options",
     ),
     "the lab: volumes are made in the order of the slots' numbers (facts 2.3)": ("create-volume-order",),
     "the lab: disk numbers look at every volume with the number (facts 2.3)": (

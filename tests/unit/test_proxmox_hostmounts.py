@@ -133,6 +133,8 @@ BOTH = {"mp1": f"{DATA.source},mp=/data", "mp2": f"{FAST.source},mp=/fast"}
         ({**BOTH, "mp2": f"{FAST.source},mp=/fast,ro=1"}, (DATA, FAST), HostChange({"mp2": BOTH["mp2"]})),
         # By hand: a volume in our slot is not thrown out.
         ({**BOTH, "mp1": "local-lvm:vm-9-disk-0,mp=/v"}, (DATA, FAST), HostChange({"mp3": BOTH["mp1"]})),
+        # Gone from the settings, after a hand has moved it to another slot.
+        ({"mp2": BOTH["mp2"], "mp5": f"{DATA.source}/,mp=/data"}, (FAST,), HostChange({}, ("mp5",))),
         # Gone from the settings, and somebody else's now.
         ({**BOTH, "mp1": "/srv/else,mp=/else"}, (FAST,), None),
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from proxmox.client import Node, Permissions, Storage, Version
 from proxmox.errors import Fault
+from proxmox.facts import ClusterFacts, GuestFacts
 from proxmox.hostmounts import HostMount, HostWish
 from proxmox.ownership import render_notes
 from proxmox.planning import GIB, AttachWish, VolumeWish
@@ -324,6 +325,24 @@ def test_a_vnet_is_used_by_the_rights_of_its_zone() -> None:
     assert fault.value == "intra01"
     assert "with its zone in place of localnetwork" in fault.remedy
     assert "pveum acl modify /sdn/zones/localnetwork/intra01" in fault.remedy
+
+
+def test_a_home_on_a_folder_of_the_node_has_one_agent() -> None:
+    home = "/mnt/pve/nas/home"
+    check = replace(CATTLE, attach=None, home=home)
+    other = GuestFacts(106, "pve", config={"mp1": f"{home},mp=/home/hermes"})
+    elsewhere = replace(other, node="pve2")
+
+    def told(*guests: GuestFacts, **more: Any) -> list[Fault]:
+        return cattle_faults(check, around(cluster=ClusterFacts((GuestFacts(105, "pve"), *guests), **more)))
+
+    before = told()
+    assert told(elsewhere) == before
+    for found in (told(other), told(elsewhere, shared_storages=frozenset({"nas"}))):
+        [fault] = [fault for fault in found if fault not in before]
+        assert (fault.key, fault.value) == ("cattleHostMounts", home)
+        assert "guest 106" in fault.rule or "CT 106" in fault.rule
+        assert "two agents must not have one home" in fault.rule
 
 
 def test_a_storage_that_is_away_is_seen_without_root() -> None:
