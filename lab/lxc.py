@@ -52,7 +52,9 @@ START_DEADLINE = 60.0
 COMMAND_DEADLINE = 120.0
 ASK_AGAIN = 3.0
 """Seconds after which a guest that still runs is asked again to power off."""
+SETTLE_PATIENCE = 1.0
 SETTLE_DEADLINE = 120.0
+"""A disk with much else to do may take long to write a file system back."""
 UNPACK_DEADLINE = 600.0
 HOST_KEYS: dict[str, tuple[str, ...]] = {"rsa": ("-b", "2048"), "ecdsa": (), "ed25519": ()}
 """Kinds of SSH host keys, with ssh-keygen's options: the default RSA size takes up to two seconds of processor time."""
@@ -424,11 +426,17 @@ class LxcRuntime:
         unmounted here written back. Mounted again before that, one image would have two file systems at work on it.
         """
         images = [mount.image for mount in spec.mounts if mount.image is not None]
-        deadline = time.monotonic() + SETTLE_DEADLINE
+        began = time.monotonic()
+        pause = 0.02
         while held := [loop for image in images for loop in _loops_of(image) if not _mounted_at(loop)]:
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > SETTLE_DEADLINE:
                 raise RuntimeFault(f"{held[0]} is still in use {SETTLE_DEADLINE:.0f} s after CT {spec.vmid} ended")
-            time.sleep(0.02)
+            if waited > SETTLE_PATIENCE:
+                pause = 0.5
+                for loop in held:
+                    _unmount_copies(loop)
+            time.sleep(pause)
 
     def _in_tree(self, guest_dir: Path, script: str, *, shell_from_host: bool = False) -> None:
         """Run a shell script in the guest's tree as the guest's root: links it planted lead nowhere else."""
@@ -670,6 +678,28 @@ def _thaw(guest_dir: Path) -> None:
 def _mounted_at(device: str) -> list[str]:
     lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     return [fields[1] for fields in lines if fields[0] == device]
+
+
+def _unmount_copies(device: str) -> None:
+    """Unmount a device that nobody has mounted here where it was copied to: into other processes' mount namespaces.
+
+    Whoever makes a namespace (``unshare``, a sandbox, another lab's build) gets a copy of every mount of that moment. A
+    guest's are passed over, it has a user namespace of its own: its copies are what it runs on.
+    """
+    with contextlib.suppress(OSError):
+        number = Path(f"/sys/block/{Path(device).name}/dev").read_text().strip()
+        here, users = (Path(f"/proc/self/ns/{kind}").readlink() for kind in ("mnt", "user"))
+        seen = {here}
+        for process in Path("/proc").glob("[0-9]*"):
+            # Each may end meanwhile.
+            with contextlib.suppress(OSError):
+                space = (process / "ns/mnt").readlink()
+                if space in seen or (process / "ns/user").readlink() != users:
+                    continue
+                seen.add(space)
+                mounted = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+                for at in [fields[4] for fields in reversed(mounted) if fields[2] == number]:
+                    _try(["nsenter", "-t", process.name, "-m", "--", "umount", "-l", at])
 
 
 def _loops_of(image: Path) -> list[str]:

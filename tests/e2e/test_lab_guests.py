@@ -288,8 +288,19 @@ def test_what_a_guest_mounts_can_not_be_removed(bench: Bench) -> None:
         with pytest.raises(RuntimeFault, match="contains a filesystem in use"):
             bench.runtime.remove_volume(used)
         assert used.exists()
-    bench.runtime.kill(spec)
-    bench.runtime.remove_volume(image)
+    # What somebody's mount namespace got a copy of is let go of there as well.
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", "echo made; exec sleep 600"], stdout=subprocess.PIPE
+    ) as one:
+        try:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"made\n"
+            assert str(bench.place.guest_dir(NODE, 106)) in Path(f"/proc/{one.pid}/mountinfo").read_text()
+            bench.runtime.kill(spec)
+            bench.runtime.remove_volume(image)
+            assert one.poll() is None
+        finally:
+            one.kill()
     assert not image.exists()
 
 
