@@ -21,7 +21,15 @@ from pathlib import Path
 
 from lab.place import RUN, LabError, Place, leave, machine_lock
 
-FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+SETTINGS = Path("/proc/sys")
+NEEDED = {
+    "net/ipv4/ip_forward": 1,
+    # Each service and each Docker container has a session key, and the same root in every guest (idmap.py) owns them
+    # all: with the kernel's 200 of 20000 bytes, the third lab's containers fail with "disk quota exceeded".
+    "kernel/keys/maxkeys": 10_000,
+    "kernel/keys/maxbytes": 1_000_000,
+}
+"""The machine's settings that labs need, and their least values. They are the machine's: no lab has its own."""
 MODEL_PORT = 8100
 GIT_PORT = 9418
 REGISTRY_PORT = 5000
@@ -169,7 +177,7 @@ class Network:
             _call(["ip", "link", "set", bridge, "mtu", str(mtu), "up"])
             _call(["ip", "address", "replace", f"{plan.gateway}/{plan.subnet.prefixlen}", "dev", bridge])
             _call(["nft", "-f", "-"], stdin=ruleset(self.place.table, bridge, plan))
-            self._forward()
+            raise_settings(self.place.run_dir.parent)
         if fresh:
             # One that was left from before is tied to the bridge that is gone.
             stop_recorded(self.place.run_dir / "dnsmasq.pid", str(self.place.run_dir))
@@ -183,7 +191,8 @@ class Network:
             _call(["nft", "-f", "-"], stdin=f"table inet {self.place.table}\ndelete table inet {self.place.table}\n")
             if _link_exists(self.place.bridge):
                 _call(["ip", "link", "delete", self.place.bridge])
-            self._restore_forwarding()
+            if not any(link.name.startswith("hlab") for link in Path("/sys/class/net").iterdir()):
+                restore_settings(self.place.run_dir.parent)
             self.place.remove_run_dir()
             leave(self.place.run_dir.parent)
 
@@ -209,19 +218,6 @@ class Network:
         temporary.replace(self._saved)
         return Plan(subnet)
 
-    def _forward(self) -> None:
-        saved = self.place.run_dir.parent / "ip_forward"
-        if not saved.exists():
-            saved.write_text(FORWARDING.read_text())
-        FORWARDING.write_text("1\n")
-
-    def _restore_forwarding(self) -> None:
-        saved = self.place.run_dir.parent / "ip_forward"
-        others = any(link.name.startswith("hlab") for link in Path("/sys/class/net").iterdir())
-        if saved.exists() and not others:
-            FORWARDING.write_text(saved.read_text())
-            saved.unlink()
-
     def _serve(self, plan: Plan, mtu: int) -> None:
         run_dir = self.place.run_dir
         configuration = run_dir / "dnsmasq.conf"
@@ -233,6 +229,25 @@ class Network:
         configuration.write_text(text)
         # Goes to the background by itself once it listens.
         _call(["dnsmasq", f"--conf-file={configuration}"])
+
+
+def raise_settings(saved: Path, settings: Path = SETTINGS) -> None:
+    """Give the machine's settings the values that labs need; what they were is noted in the folder ``saved``, once."""
+    for name, least in NEEDED.items():
+        file, note = settings / name, saved / Path(name).name
+        if int(file.read_text()) < least:
+            if not note.exists():
+                note.write_text(file.read_text())
+            file.write_text(f"{least}\n")
+
+
+def restore_settings(saved: Path, settings: Path = SETTINGS) -> None:
+    """Give them back the values that they had before the first lab; for the last one to go."""
+    for name in NEEDED:
+        note = saved / Path(name).name
+        if note.exists():
+            (settings / name).write_text(note.read_text())
+            note.unlink()
 
 
 def recorded_process(pid_file: Path, mark: str) -> int | None:
@@ -296,7 +311,9 @@ __all__ = [
     "choose_subnet",
     "dnsmasq_configuration",
     "networks_in_use",
+    "raise_settings",
     "recorded_process",
+    "restore_settings",
     "ruleset",
     "stop_recorded",
 ]

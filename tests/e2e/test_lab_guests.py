@@ -23,7 +23,7 @@ import pytest
 
 from lab.instance import CACHE
 from lab.lxc import LxcRuntime
-from lab.network import FORWARDING, MODEL_PORT, Network, Plan
+from lab.network import MODEL_PORT, NEEDED, SETTINGS, Network, Plan
 from lab.place import Place
 from lab.runtime import GuestSpec, Interface, Mount, RuntimeFault, Setup
 from lab.services.model import ModelEndpoint
@@ -527,5 +527,5 @@ def test_two_labs_live_side_by_side_and_leave_nothing(bench: Bench, tmp_path: Pa
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True, timeout=30).stdout
     assert other.place.table not in tables
     assert bench.place.table in tables
-    # The first lab still needs it.
-    assert FORWARDING.read_text().strip() == "1"
+    # The first lab still needs them.
+    assert all(int((SETTINGS / name).read_text()) >= least for name, least in NEEDED.items())

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from lab.network import NetworkError, Plan, choose_subnet, dnsmasq_configuration, networks_in_use, ruleset
+from lab.network import (
+    NEEDED,
+    NetworkError,
+    Plan,
+    choose_subnet,
+    dnsmasq_configuration,
+    networks_in_use,
+    raise_settings,
+    restore_settings,
+    ruleset,
+)
 from lab.place import Place, leave, machine_lock
 
 POOL = IPv4Network("10.64.0.0/10")
@@ -145,3 +155,20 @@ def test_the_folder_of_all_labs_stays_while_one_is_in_it(tmp_path: Path) -> None
     with machine_lock(run):
         leave(run)
     assert not run.exists()
+
+
+def test_the_machine_s_settings_are_raised_once_and_given_back(tmp_path: Path) -> None:
+    """A second lab, or the same one after a crash, does not take what the first has raised for the machine's own."""
+    machine, saved = tmp_path / "sys", tmp_path / "run"
+    saved.mkdir()
+    given = {"net/ipv4/ip_forward": "0\n", "kernel/keys/maxkeys": "200\n", "kernel/keys/maxbytes": "40000000\n"}
+    for name, text in given.items():
+        (machine / name).parent.mkdir(parents=True, exist_ok=True)
+        (machine / name).write_text(text)
+    for _ in range(2):
+        raise_settings(saved, machine)
+        values = {name: int((machine / name).read_text()) for name in given}
+        assert values == {**NEEDED, "kernel/keys/maxbytes": 40_000_000}  # what is enough stays
+    restore_settings(saved, machine)
+    assert {name: (machine / name).read_text() for name in given} == given
+    assert list(saved.iterdir()) == []
