@@ -1,0 +1,20 @@
+"""How tests are shared out where several run at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+
+class _Sharing(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist tells no types
+    """The tests of a file of e2e stay together in one worker: they have one lab. All others go where there is room."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file.startswith("tests/e2e/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Sharing:
+    return _Sharing(config, log)
