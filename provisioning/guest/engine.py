@@ -108,6 +108,7 @@ SYSCTL = re.compile(r"ip_unprivileged_port_start.*permission denied", re.IGNOREC
 NESTING = re.compile(
     r"(mount|mounting|remount)[^\n]*(proc|sysfs|cgroup)[^\n]*(operation not permitted|permission denied)", re.IGNORECASE
 )
+KEYS = re.compile(r"session key[^\n]*quota exceeded", re.IGNORECASE)
 
 
 def explain(output: str, backend: Backend = DOCKER) -> str:
@@ -127,6 +128,14 @@ def explain(output: str, backend: Backend = DOCKER) -> str:
         return (
             "The guest may not mount what a container needs. On the node: pct set VMID --features nesting=1,keyctl=1, "
             "then start the guest again."
+        )
+    if KEYS.search(output):
+        # keyrings(7): /proc/sys/kernel/keys; the kernel counts by the user on the node.
+        return (
+            "The node's kernel gives one user 200 keys by default, all unprivileged guests have the same root, and "
+            "each of their services and containers takes one. On the node: "
+            "printf 'kernel.keys.maxkeys=2000\\nkernel.keys.maxbytes=2000000\\n' >/etc/sysctl.d/90-keys.conf && "
+            "sysctl --system"
         )
     return (
         f"{backend.title} works in an unprivileged guest with the features nesting=1,keyctl=1; look for them on the "

@@ -73,6 +73,7 @@ def test_the_known_conflict_is_recognised_and_answered_with_both_remedies() -> N
     [
         ('error mounting "proc" to rootfs at "/proc": mount proc: operation not permitted', "nesting=1,keyctl=1"),
         ("net.ipv4.ip_unprivileged_port_start = 0", "pct config VMID"),
+        ("unable to join session keyring: unable to create session key: disk quota exceeded", "kernel.keys.maxkeys"),
         ("no such file", "pct config VMID"),
     ],
 )
