@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import CURRENT, FACTS, KEPT_FOLDER, Refusal, read_json
-from provisioning.guest.update import RESTORE, Subject, ask_all, installed_at, start_as_enabled, stop_services
+from provisioning.guest.common import FACTS, KEPT_FOLDER, Refusal, read_json
+from provisioning.guest.update import RESTORE, Subject, ask_all, running_build, start_as_enabled, stop_services
 
 
 def make(subject: Subject) -> dict[str, Any]:
@@ -68,9 +68,9 @@ def restore(subject: Subject, name: str) -> dict[str, Any]:
         subject.remove_note(RESTORE)
         print(f"restore: {written} files written")
     except (Refusal, OSError) as error:
-        raise Refusal("\n".join([str(error), *_started_again(), f"It can be repeated. {back}"])) from None
+        raise Refusal("\n".join([str(error), *_started_again(subject), f"It can be repeated. {back}"])) from None
     try:
-        start_as_enabled()
+        start_as_enabled(subject)
         ask_all(subject, version)
     except (Refusal, OSError) as fault:
         raise Refusal(f"{name} is restored, but the agent {version} does not work with it: {fault}\n{back}") from None
@@ -78,10 +78,10 @@ def restore(subject: Subject, name: str) -> dict[str, Any]:
     return {"restored": name, "safety": safety, "written": written}
 
 
-def _started_again() -> list[str]:
+def _started_again(subject: Subject) -> list[str]:
     """Have the services run, whatever became of the data; in words, when even that fails."""
     try:
-        start_as_enabled()
+        start_as_enabled(subject)
     except (Refusal, OSError) as error:
         return [f"The services were not started again: {error}"]
     return []
@@ -92,13 +92,11 @@ def subject_here() -> Subject:
     facts = read_json(FACTS)
     if not facts:
         raise Refusal("there is no agent in this container; pulumi up makes it.")
-    if facts["container"]:
-        raise Refusal("in Docker mode there are no backups of this kind: vzdump on the node includes the volume.")
     return Subject(facts["user"], facts["home"], facts["hermes_home"], facts["backups_kept"], facts["probe"])
 
 
 def version_now() -> str:
-    found = installed_at(os.path.realpath(CURRENT))
+    found = running_build()
     if not found:
         raise Refusal("there is no agent in this container; pulumi up makes it.")
     return str(found["version"])

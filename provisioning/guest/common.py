@@ -22,7 +22,11 @@ MANAGED = Path("/etc/hermes")
 CURRENT = Path("/opt/hermes/current")
 """The link to the build that runs."""
 IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
-"""What the agent phase has found out about Docker mode's image."""
+"""What the agent phase has found out about Docker mode's image: what the configure phase is to run."""
+IMAGE_CURRENT = Path("/etc/hermes-stack/current.json")
+"""The image that runs, with its version and engine; there in Docker mode only."""
+UPDATE_COPIES = Path("/var/lib/hermes-provision/update")
+"""There while the configure phase switches versions, and after that was ended in the middle."""
 KEPT_FOLDER = ".hermes-stack"
 """On the volume, so that it outlives the container: backups, notes, what clients and browsers hold against us."""
 GATEWAY = "hermes-gateway.service"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.backend import BACKENDS, Backend
+from provisioning.guest.backend import BACKENDS, Backend, choose
 from provisioning.guest.common import (
     CONTAINER,
     DASHBOARD,
@@ -26,7 +27,8 @@ from provisioning.guest.common import (
     read_json,
     run,
 )
-from provisioning.guest.engine import digest_reference, in_image
+from provisioning.guest.engine import digest_reference, in_image, wait_for_engine
+from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader
 from provisioning.guest.services import STARTED, UNITS, refuse_taken_port
 
@@ -69,7 +71,7 @@ def decide(present: dict[str, Any] | None, *, identity: str, started: str | None
     `present`: as the engine knows it. `started`: the digest of what it has read at its start. `reads`: of what it would
     read now.
     """
-    if present is None or (present["Config"]["Labels"] or {}).get(IDENTITY_LABEL) != identity:
+    if present is None or _identity_of(present) != identity:
         return "create"
     if started != reads:
         return "restart"
@@ -81,35 +83,22 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
     container = inputs["container"]
     _refuse_missing_sources(container["sources"])
     backend = BACKENDS[container["backend"]]
-    removed = remove_units()
-    for other in BACKENDS.values():
-        if other is not backend:
-            removed |= _remove_from(other, f"{backend.title} takes over")
-            _switch_off(other)
-    if removed:
+    if remove_units() | _remove_others(backend):
         forget_process(inputs["user"], inputs["hermes_home"])
+    choose(backend)
     FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(FILE, compose_text, mode=0o644, gid=0)
     reads = hashlib.sha256(json.dumps([config, env], sort_keys=True).encode()).hexdigest()
     present = inspect(backend)
     what = decide(present, identity=container["identity"], started=read_json(STARTED).get(CONTAINER), reads=reads)
     if what != "nothing":
-        if present is None or not present["State"]["Running"]:
-            for address, port, name in container["ports"]:
-                refuse_taken_port(address, port, name)
         print(f"container: {what}", flush=True)
-    if what == "create":
-        # Whether it has to be made again is decided here: compose's own hash changes with its version, too.
-        run(
-            *(*backend.compose, "--file", str(FILE), "up", "--detach", "--force-recreate", "--no-build"),
-            *("--pull", "never", "--remove-orphans"),
-            timeout_s=STOP_S + 60,
-        )
-    elif what == "restart":
+        if present is not None:
+            _stop_in(backend)
+        for address, port, name in container["ports"]:
+            refuse_taken_port(address, port, name)
         # Mounted files are looked up anew at the start: replaced ones are read from here on. The writable layer stays.
-        run(*backend.compose, "--file", str(FILE), "restart", timeout_s=STOP_S + 60)
-    elif what == "start":
-        run(*backend.compose, "--file", str(FILE), "start")
+        _bring_up(backend, inputs["user"], inputs["hermes_home"], anew=what == "create")
     install_file(STARTED, json.dumps({CONTAINER: reads}, indent=1), mode=0o644, gid=0)
     api, dashboard = inputs["api_server"], inputs["dashboard"]
     shown = bracket(container["reach"])
@@ -120,6 +109,54 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
         "api_url": f"http://127.0.0.1:{api['port']}/v1",
         "dashboard_url": f"http://{shown}:{dashboard['port']}/" if dashboard["enabled"] else None,
     }
+
+
+def start_again(name: str, user: str, hermes_home: str) -> None:
+    """Have the container run that compose.yaml describes, with the engine of this name: the one that is there, or,
+    when an update has made another of it, one that is made again."""
+    backend = BACKENDS[name]
+    _remove_others(backend)
+    run("systemctl", "enable", "--now", "--quiet", *backend.units)
+    wait_for_engine(backend)
+    present = inspect(backend)
+    described = re.search(rf"{re.escape(IDENTITY_LABEL)}: '?([0-9a-f]{{64}})", FILE.read_text(encoding="utf-8"))
+    same = present is not None and described is not None and _identity_of(present) == described[1]
+    if present is not None:
+        _stop_in(backend)
+    _bring_up(backend, user, hermes_home, anew=not same)
+
+
+def _identity_of(container: dict[str, Any]) -> str | None:
+    found: str | None = (container["Config"]["Labels"] or {}).get(IDENTITY_LABEL)
+    return found
+
+
+def _bring_up(backend: Backend, user: str, hermes_home: str, *, anew: bool) -> None:
+    """Start the container, which does not run, or make it first. Refusal while something else has the home."""
+    clear(user, hermes_home, GATEWAY)
+    if not anew:
+        run(*backend.compose, "--file", str(FILE), "start", timeout_s=STOP_S + 60)
+        return
+    # Whether it has to be made again is decided here: compose's own hash changes with its version, too.
+    run(
+        *(*backend.compose, "--file", str(FILE), "up", "--detach", "--force-recreate", "--no-build"),
+        *("--pull", "never", "--remove-orphans"),
+        timeout_s=STOP_S + 60,
+    )
+
+
+def stop() -> bool:
+    """Stop the agent's container in each engine; True where one ran. It is kept."""
+    ran = False
+    for backend in BACKENDS.values():
+        if (found := _in_engine(backend)) is not None:
+            ran |= bool(found["State"]["Running"])
+            _stop_in(backend)
+    return ran
+
+
+def _stop_in(backend: Backend) -> None:
+    run(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
 
 
 def remove_units() -> bool:
@@ -140,26 +177,45 @@ def remove(user: str, hermes_home: str) -> bool:
 
     Refusal when that can't be found out: a container that the engine would start later is a second gateway.
     """
-    found = [_remove_from(backend, "the services take over") for backend in BACKENDS.values()]
-    if not any(found):
+    if not remove_containers("the services take over"):
         return False
-    FILE.unlink(missing_ok=True)
     forget_process(user, hermes_home)
     return True
 
 
-def _remove_from(backend: Backend, then: str) -> bool:
-    """Stop an engine's container and take it away; False where there is no such engine, or container."""
+def remove_containers(why: str) -> bool:
+    """Stop the agent's container in each engine and take it away; False where there is none."""
+    found = [_remove_from(backend, why) for backend in BACKENDS.values()]
+    FILE.unlink(missing_ok=True)
+    return any(found)
+
+
+def _in_engine(backend: Backend) -> dict[str, Any] | None:
+    """The agent's container in an engine; None where there is no such engine, or container."""
     if shutil.which(backend.program) is None:
-        return False
+        return None
     if backend.daemon:
         run("systemctl", "start", *backend.daemon)
-    if inspect(backend) is None:
+    return inspect(backend)
+
+
+def _remove_from(backend: Backend, why: str) -> bool:
+    if _in_engine(backend) is None:
         return False
-    run(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
+    _stop_in(backend)
     run(*backend.command, "container", "rm", CONTAINER)
-    print(f"container: {CONTAINER} of {backend.title} removed; {then}")
+    print(f"container: {CONTAINER} of {backend.title} removed; {why}")
     return True
+
+
+def _remove_others(backend: Backend) -> bool:
+    """End what another engine has of ours; True where there was a container."""
+    removed = False
+    for other in BACKENDS.values():
+        if other is not backend:
+            removed |= _remove_from(other, f"{backend.title} takes over")
+            _switch_off(other)
+    return removed
 
 
 def _switch_off(backend: Backend) -> None:

@@ -50,11 +50,12 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     refuse_full_volume(home)
     if inputs["container"] is not None:
         installed, python = compose.installation(), SYSTEM_PYTHON
-        directory, backend = installed["image"], inputs["container"]["backend"]
-        reader = compose.read_with(backend, directory, inputs["uid"], inputs["gid"])
+        directory = installed["image"]
+        backend: str | None = inputs["container"]["backend"]
+        reader = compose.read_with(inputs["container"]["backend"], directory, inputs["uid"], inputs["gid"])
     else:
         directory = inputs["agent_directory"] or os.path.realpath(WANTED)
-        installed, python = installation(directory), f"{directory}/venv/bin/python"
+        installed, python, backend = installation(directory), f"{directory}/venv/bin/python", None
         reader = read_with(python, user)
     dashboard = inputs["dashboard"]
     if dashboard["enabled"] and not installed["dashboard_available"]:
@@ -83,15 +84,16 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         "dashboard_url": f"http://{bracket(dashboard['host'])}:{dashboard['port']}/" if dashboard["enabled"] else None,
         "auth_required": dashboard["auth_required"],
     }
-    if inputs["container"] is not None:
-        read_at_start = put_in_place(inputs, hidden, python, config, env)
-        return known | compose.start(inputs, (job / "compose.yaml").read_text(), config, read_at_start)
     subject = Subject(user, home, inputs["hermes_home"], inputs["backups_kept"], inputs["probe"])
-    with switching(subject, directory, installed["version"]) as trial:
+    with switching(subject, directory, installed["version"], backend) as trial:
         read_at_start = put_in_place(inputs, hidden, python, config, env)
-        compose.remove(user, inputs["hermes_home"])
-        restarted = bring_up_services(job, inputs, directory, config, read_at_start, gateway_first=trial.gateway_first)
-    return known | {"restarted": restarted, **trial.outputs}
+        if inputs["container"] is not None:
+            known |= compose.start(inputs, (job / "compose.yaml").read_text(), config, read_at_start)
+        else:
+            compose.remove(user, inputs["hermes_home"])
+            wait = trial.gateway_first
+            known["restarted"] = bring_up_services(job, inputs, directory, config, read_at_start, gateway_first=wait)
+    return known | trial.outputs
 
 
 def put_in_place(

@@ -7,6 +7,7 @@ The agent's own code runs in a container only, as its user, without a network.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -23,8 +24,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN_RUNTIME, Backend, choose
-from provisioning.guest.common import IMAGE_RECORD, Refusal, answer_in, ended, install_file, phase_main, read_json, run
+from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN_RUNTIME, Backend
+from provisioning.guest.common import (
+    IMAGE_RECORD,
+    UPDATE_COPIES,
+    Refusal,
+    answer_in,
+    ended,
+    install_file,
+    phase_main,
+    read_json,
+    run,
+)
 
 DAEMON = Path("/etc/docker/daemon.json")
 REGISTRIES = Path("/etc/containers/registries.conf.d/hermes-stack.conf")
@@ -575,9 +586,16 @@ def prepare(job: Path) -> dict[str, Any]:
         )
     IMAGE_RECORD.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(IMAGE_RECORD, json.dumps(record, indent=1), mode=0o644, gid=0)
-    choose(backend)
     print(f"image: Hermes {record['version']} in {image}")
-    return {**record, "directory": image}
+    return {**record, "directory": image, **unfinished_update()}
+
+
+def unfinished_update() -> dict[str, str]:
+    """As the agent phase of bare-metal mode tells it: another value each time, so that configure runs and clears up."""
+    with contextlib.suppress(FileNotFoundError):
+        found = (UPDATE_COPIES / "from.json").stat()
+        return {"unfinished_update": f"{found.st_ino}-{int(found.st_mtime)}"}
+    return {}
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from provisioning.guest.common import (
     DASHBOARD,
     FACTS,
     GATEWAY,
-    IMAGE_RECORD,
+    IMAGE_CURRENT,
     Refusal,
     bracket,
     ended,
@@ -44,12 +44,12 @@ def in_units() -> dict[str, str]:
 
 
 def in_container() -> dict[str, str]:
-    found, record = container() or {}, read_json(IMAGE_RECORD)
+    found, record = container() or {}, read_json(IMAGE_CURRENT)
     state: dict[str, Any] = found.get("State", {})
     health = health_of(found).get("Status", "no health check")
     return {
         "container": f"{state.get('Status', 'not there')} ({health}), restarts {found.get('RestartCount', 0)}",
-        "version": f"{record.get('version', 'none')} in {record.get('image', 'no image')}",
+        "version": f"{record.get('version', 'none')} in {record.get('directory', 'no image')}",
         "identity": str((found.get("Config", {}).get("Labels") or {}).get(IDENTITY_LABEL, "none of the stack's")),
     }
 

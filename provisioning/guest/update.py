@@ -8,7 +8,10 @@ Two notes make a run that was ended at any moment (a reboot, a kill) harmless; b
 - on the volume, `.hermes-stack/update.json`: which backup holds the data from before, and for which version the data
   may have been migrated since. The next run goes on when it wants the same version, else takes back first. It stays
   true when the container is thrown away meanwhile.
-- in the container, `/var/lib/hermes-provision/update`: what /etc/hermes, the units and `current` were.
+- in the container, `/var/lib/hermes-provision/update`: what /etc/hermes, the units or the compose project, and the
+  build that ran, were.
+
+A build is a folder of /opt/hermes or an image: an update may go from either to either, and back the same way.
 """
 
 from __future__ import annotations
@@ -20,23 +23,27 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest import verify
+from provisioning.guest import compose, verify
+from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import (
     CURRENT,
     DASHBOARD,
     FACTS,
     GATEWAY,
+    IMAGE_CURRENT,
     KEPT_FOLDER,
     LIBRARY,
     MANAGED,
+    UPDATE_COPIES,
     Refusal,
     answer_in,
     as_user,
     ended,
+    install_file,
     read_json,
     run,
 )
@@ -46,7 +53,7 @@ STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
 PREVIOUS = Path("/opt/hermes/previous")
 WANTED = Path("/opt/hermes/wanted")
 """Links: what runs, what the last update came from, what the agent phase has built last."""
-SAVED = Path("/var/lib/hermes-provision/update")
+SAVED = UPDATE_COPIES
 STATE_SECONDS = 1500
 RESTORE = "restore"
 """The note on the volume that backups.py is going back to a backup, and which one holds what was there before."""
@@ -103,6 +110,20 @@ def installed_at(directory: str) -> dict[str, Any]:
     return read_json(Path(directory, "install.json"))
 
 
+def running_build() -> dict[str, Any]:
+    """What runs, or was stopped: `directory`, `version`, where it is an image `backend`; empty when there is none."""
+    if image := read_json(IMAGE_CURRENT):
+        return image
+    directory = os.path.realpath(CURRENT)
+    found = installed_at(directory)
+    return {**found, "directory": directory} if found else {}
+
+
+def name_of(directory: str) -> str:
+    """How people call a build: by its folder's name, or by the image's name and tag."""
+    return Path(directory).name.partition("@")[0]
+
+
 def point(link: Path, directory: str) -> None:
     """Atomically."""
     if link.is_symlink() and str(link.readlink()) == directory:
@@ -121,17 +142,20 @@ def units_present() -> list[str]:
 
 
 def stop_services() -> bool:
-    """True when the gateway was running. Stopping is asked of both: neither may write any more."""
+    """True when the gateway was running. Stopping is asked of all that there is: none of it may write any more."""
     was = is_active(GATEWAY)
     if units := units_present():
         run("systemctl", "stop", *units)
-    return was
+    return compose.stop() or was
 
 
-def start_as_enabled() -> None:
-    units = units_present()
-    run("systemctl", "reset-failed", *units, check=False)
-    run("systemctl", "start", *units)
+def start_as_enabled(subject: Subject) -> None:
+    """What the files tell of: the units, or the container."""
+    if units := units_present():
+        run("systemctl", "reset-failed", *units, check=False)
+        run("systemctl", "start", *units)
+    if image := read_json(IMAGE_CURRENT):
+        compose.start_again(image["backend"], subject.user, subject.data)
 
 
 def ask_health(subject: Subject, version: str) -> None:
@@ -145,8 +169,8 @@ def ask_all(subject: Subject, version: str) -> None:
     verify.prompt(subject.probe)
     if subject.probe["dashboard"]:
         verify.check_dashboard(subject.probe, version, time.monotonic() + subject.probe["services_timeout_s"])
-        verify.check_unit(DASHBOARD)
-    verify.check_unit(GATEWAY)
+    for service in verify.services_of(subject.probe):
+        verify.check_unit(service)
 
 
 # ---- what the container had before -----------------------------------------------------------------------------------
@@ -155,11 +179,12 @@ def ask_all(subject: Subject, version: str) -> None:
 def own_files() -> list[Path]:
     """What a version's configuration consists of, outside the home."""
     units = [path for unit in (GATEWAY, DASHBOARD) for path in UNITS.glob(f"{unit}*")]
-    every = (*MANAGED.glob("*"), *MANAGED.glob(".env"), *units, STARTED, FACTS)
+    project = (compose.FILE, IMAGE_CURRENT, Path(ENGINE))
+    every = (*MANAGED.glob("*"), *MANAGED.glob(".env"), *units, *project, STARTED, FACTS)
     return sorted(path for path in every if path.is_file())
 
 
-def save_files(directory: str, version: str) -> None:
+def save_files(build: Mapping[str, Any]) -> None:
     """Copies of them, whole or not at all; root's alone, for there are secrets among them."""
     making = SAVED.with_name(".update.part")
     shutil.rmtree(making, ignore_errors=True)
@@ -170,7 +195,7 @@ def save_files(directory: str, version: str) -> None:
         shutil.copy2(path, target)
         found = path.stat()
         os.chown(target, found.st_uid, found.st_gid)
-    (making / "from.json").write_text(json.dumps({"directory": directory, "version": version}))
+    (making / "from.json").write_text(json.dumps({"backend": None, **build}))
     run("sync", "--file-system", str(making))
     shutil.rmtree(SAVED, ignore_errors=True)
     making.rename(SAVED)
@@ -181,10 +206,14 @@ def saved() -> dict[str, Any]:
     return read_json(SAVED / "from.json")
 
 
-def put_back_files(directory: str) -> None:
-    """The copies, which belong to the build in `directory`. Repeatable: they stay until the run is through."""
+def put_back_files(build: Mapping[str, Any]) -> None:
+    """The copies, which belong to this build. Repeatable: they stay until the run is through."""
     kept = [path for path in (SAVED / "files").rglob("*") if path.is_file()]
     wanted = {Path("/") / path.relative_to(SAVED / "files"): path for path in kept}
+    if gone := [unit for unit in units_present() if UNITS / unit not in wanted]:
+        run("systemctl", "disable", "--quiet", *gone)
+    if build["backend"] is None:
+        compose.remove_containers("going back to the services")
     for path in own_files():
         if path not in wanted:
             path.unlink()
@@ -194,7 +223,8 @@ def put_back_files(directory: str) -> None:
         shutil.copy2(source, aside)
         os.chown(aside, found.st_uid, found.st_gid)
         aside.replace(path)
-    point(CURRENT, directory)
+    if build["backend"] is None:
+        point(CURRENT, build["directory"])
     run("systemctl", "daemon-reload")
     if units := units_present():
         run("systemctl", "enable", "--quiet", *units)
@@ -210,11 +240,18 @@ class Trial:
     subject: Subject
     to_directory: str
     to_version: str
+    backend: str | None = None
+    """The engine, when it is to an image."""
     backup: str = ""
     from_version: str | None = None
     began: float = field(default_factory=time.time)
     stopped_at: float | None = None
     outputs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return self.to_version if self.backend is None else f"{self.to_version} in {name_of(self.to_directory)}"
 
     @property
     def gateway_first(self) -> Callable[[], None] | None:
@@ -231,17 +268,20 @@ class Trial:
         ask_health(self.subject, self.to_version)
         if self.stopped_at is not None and "offline_seconds" not in self.outputs:
             self.outputs["offline_seconds"] = round(time.monotonic() - self.stopped_at, 1)
-            print(f"update: {self.to_version} answers; offline for {self.outputs['offline_seconds']} s")
+            print(f"update: {self.name} answers; offline for {self.outputs['offline_seconds']} s")
 
 
 @contextlib.contextmanager
-def switching(subject: Subject, directory: str, version: str) -> Iterator[Trial]:
-    """Around everything that makes the agent run from `directory`. Refusal when that failed and was taken back."""
-    trial = Trial(subject, directory, version)
+def switching(subject: Subject, directory: str, version: str, backend: str | None = None) -> Iterator[Trial]:
+    """Around everything that makes the agent run from `directory`, or as an image by the engine `backend`.
+
+    Refusal when that failed and was taken back.
+    """
+    trial = Trial(subject, directory, version, backend)
     _clear_up_after_others(trial)
     if not trial.backup and not _needs_proof(trial):
         yield trial
-        point(CURRENT, directory)
+        _switch(trial)
         _remember(trial)
         return
     if not trial.backup:
@@ -285,10 +325,9 @@ def _clear_up_after_others(trial: Trial) -> None:
 
 def _needs_proof(trial: Trial) -> bool:
     """Whether the data has been another build's: the container's own, or that of a container which is gone."""
-    before = os.path.realpath(CURRENT)
-    if old := installed_at(before):
+    if old := running_build():
         trial.from_version = str(old["version"])
-        return before != trial.to_directory
+        return (old["directory"], old.get("backend")) != (trial.to_directory, trial.backend)
     note = trial.subject.read_note("version")
     trial.from_version = note["version"] if note and "version" in note else None
     return trial.from_version not in (None, trial.to_version)
@@ -302,7 +341,7 @@ def _back_up(trial: Trial) -> None:
             f"scripts/agent restore {half.get('safety')}"
         )
     was = str(trial.from_version)
-    made = trial.subject.state("make", "--version", was, "--reason", f"before the update to {trial.to_version}")
+    made = trial.subject.state("make", "--version", was, "--reason", f"before the update to {trial.name}")
     trial.backup = str(made["name"])
     print(
         f"update: backed up as {trial.backup}: {made['files']} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s"
@@ -311,9 +350,8 @@ def _back_up(trial: Trial) -> None:
 
 def _write_down(trial: Trial) -> None:
     """Both notes, before anything is touched: when this fails, the old version goes on as if nothing had been."""
-    before = os.path.realpath(CURRENT)
-    if installed_at(before) and not saved():
-        save_files(before, str(trial.from_version))
+    if (build := running_build()) and not saved():
+        save_files(build)
     if note_of(trial.subject) is None:
         trial.note(STOPPING)
 
@@ -327,19 +365,30 @@ def _go_offline(trial: Trial) -> None:
         # From here on the new version may touch the data: the backup is what they were at this moment.
         trial.subject.state("freshen", trial.backup)
         trial.note(STARTED_NEW)
-    point(CURRENT, trial.to_directory)
+    _switch(trial)
+
+
+def _switch(trial: Trial) -> None:
+    """What runs from here on."""
+    if trial.backend is None:
+        point(CURRENT, trial.to_directory)
+        IMAGE_CURRENT.unlink(missing_ok=True)
+    else:
+        image = {"directory": trial.to_directory, "version": trial.to_version, "backend": trial.backend}
+        IMAGE_CURRENT.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        install_file(IMAGE_CURRENT, json.dumps(image, indent=1), mode=0o644, gid=0)
 
 
 def _prove(trial: Trial) -> None:
     trial.wait_for_gateway()
     ask_all(trial.subject, trial.to_version)
-    print(f"update: {trial.to_version} has answered a prompt")
+    print(f"update: {trial.name} has answered a prompt")
 
 
 def _commit(trial: Trial) -> None:
     _remember(trial)
     before = saved()
-    if before and before["directory"] != trial.to_directory:
+    if before and before["backend"] is None and before["directory"] != trial.to_directory:
         point(PREVIOUS, before["directory"])
     trial.subject.remove_note("update")
     shutil.rmtree(SAVED, ignore_errors=True)
@@ -367,11 +416,13 @@ def _go_back(subject: Subject, note: Mapping[str, str]) -> list[str]:
     stop_services()
     lines = []
     if touched(note):
-        lines.append(_give_back_data(subject, note["backup"], Path(note["to"]).name))
+        lines.append(_give_back_data(subject, note["backup"], name_of(note["to"])))
     before = saved()
     if before:
-        put_back_files(before["directory"])
-        start_as_enabled()
+        put_back_files(before)
+        # How its agent is asked is among what was put back.
+        subject = replace(subject, probe=read_json(FACTS).get("probe", subject.probe))
+        start_as_enabled(subject)
         began = time.monotonic()
         try:
             ask_health(subject, before["version"])
@@ -380,6 +431,7 @@ def _go_back(subject: Subject, note: Mapping[str, str]) -> list[str]:
             lines.append(f"{before['version']} was started again, but does not answer either: {fault}")
     else:
         run("systemctl", "disable", "--quiet", GATEWAY, DASHBOARD, check=False)
+        compose.remove_containers("it has failed")
         lines.append("There is no older build in this container to go back to; the services are stopped.")
     subject.remove_note("update")
     shutil.rmtree(SAVED, ignore_errors=True)
@@ -400,13 +452,13 @@ def _give_back_data(subject: Subject, backup: str, version: str) -> str:
 def _take_back(trial: Trial, error: Exception) -> Refusal:
     """Everything as it was; the text of the refusal tells why, and how it stands now."""
     why = str(error) if isinstance(error, Refusal | OSError) else repr(error)
-    lines = [f"the update to {trial.to_version} was taken back: {why}"]
-    for unit in units_present():
-        words = verify.journal(unit, "--since", f"@{trial.began:.0f}")
-        print("\n".join([f"update: the last lines of {unit}:", *words]))
-        if unit == GATEWAY:
+    lines = [f"the update to {trial.name} was taken back: {why}"]
+    for service in verify.services_of(trial.subject.probe):
+        words = verify.journal(service, "--since", f"@{trial.began:.0f}")
+        print("\n".join([f"update: the last lines of {service}:", *words]))
+        if service != DASHBOARD:
             lines += ["Its last lines (more above):", *words[-SHOWN_LINES:]]
-    print(f"update: {trial.to_version} failed; switching back")
+    print(f"update: {trial.name} failed; switching back")
     try:
         lines += _go_back(trial.subject, note_of(trial.subject) or trial.as_note(STARTED_NEW))
     except (Refusal, OSError) as trouble:

@@ -33,7 +33,7 @@ from provisioning.guest.common import (
     DASHBOARD,
     FACTS,
     GATEWAY,
-    IMAGE_RECORD,
+    IMAGE_CURRENT,
     Refusal,
     answer_in,
     bracket,
@@ -181,7 +181,7 @@ def api_key() -> str:
 
 
 def installed_version(expected: str | None, *, in_container: bool) -> str:
-    record = IMAGE_RECORD if in_container else CURRENT / "install.json"
+    record = IMAGE_CURRENT if in_container else CURRENT / "install.json"
     version = read_json(record).get("version")
     if version is None:
         raise Fault(f"{record} tells of no complete installation")
@@ -482,7 +482,7 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
         "version": version,
         "answer": answer[:200],
         "services": services,
-        "directory": json.loads(IMAGE_RECORD.read_text())["image"] if in_container else os.path.realpath(CURRENT),
+        "directory": json.loads(IMAGE_CURRENT.read_text())["directory"] if in_container else os.path.realpath(CURRENT),
         "seconds": round(time.monotonic() - began, 1),
         "auth_required": parameters["auth_required"],
     }

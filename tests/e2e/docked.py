@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
 from lab.certificates import ensure_certificates
-from lab.image import AGENT_REPOSITORY, ensure_images
+from lab.image import AGENT_REPOSITORY, Images, ensure_images
+from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, tags
 from lab.services.registry import Registry
 from lab.services.source import TAG
 from lab.template import ensure_template
@@ -24,6 +26,7 @@ from provisioning.phases import render_docker
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest
 
 PORT = 5000
+BROKEN_TAG = f"{TAG}.9"
 PASSWORD = "canary horse battery staple"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - of a container in a lab
 
@@ -76,12 +79,53 @@ class Docked:
         return self.guest.shell(f"{ENGINE} exec hermes cat /opt/mark 2>/dev/null || true").strip()
 
 
+# As a new version does: the database in a form that the old one does not read. Then the gateway does not come up.
+BREAKS = """
+import os, sqlite3, sys
+with sqlite3.connect(os.path.join(os.environ["HERMES_HOME"], "state.db")) as database:
+    if database.execute("SELECT version FROM schema_version").fetchone()[0] < 99:
+        database.execute("ALTER TABLE messages RENAME TO messages_of_99")
+        database.execute("UPDATE schema_version SET version = 99")
+sys.exit("not today")
+"""
+
+
+def with_a_broken_one(images: Images, folder: Path) -> Images:
+    """The same images, and BROKEN_TAG: the same layers, but what is started in them breaks the data and ends."""
+    shutil.copytree(images.layout, folder, copy_function=lambda source, target: Path(target).symlink_to(source))
+    named = {
+        each["annotations"][REF_NAME]: each for each in json.loads((folder / "index.json").read_text())["manifests"]
+    }
+    for name in ("index.json", "oci-layout"):
+        (folder / name).unlink()
+
+    def read(digest: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(blob_path(folder, digest).read_text())
+        return found
+
+    index = read(images.digests[f"{AGENT_REPOSITORY}:{TAG}"])
+    [entry] = index["manifests"]
+    manifest = read(entry["digest"])
+    config = read(manifest["config"]["digest"])
+    start = ["/command/s6-setuidgid", "hermes", "/opt/hermes/.venv/bin/python", "-c", BREAKS]
+    config["config"] = {**config["config"], "Entrypoint": start}
+
+    def put(content: dict[str, Any]) -> dict[str, Any]:
+        digest, size = put_json(folder, content)
+        return {"digest": digest, "size": size}
+
+    manifest["config"] |= put(config)
+    broken = {"mediaType": INDEX_TYPE, **put({**index, "manifests": [{**entry, **put(manifest)}]})}
+    finish_layout(folder, {**named, f"{AGENT_REPOSITORY}:{BROKEN_TAG}": broken})
+    return replace(images, layout=folder, digests=tags(folder))
+
+
 @contextlib.contextmanager
 def a_docked(guest: Guest, state: Path, backend: str) -> Iterator[Docked]:
     """The guest with a registry beside it, whose certificates are in the folder `state`."""
     cache = CHECKOUT / ".cache"
     template = ensure_template(cache / "lab-template", lambda _: None)
-    images = ensure_images(cache / "lab-images", template, lambda _: None)
+    images = with_a_broken_one(ensure_images(cache / "lab-images", template, lambda _: None), state.with_name("images"))
     gateway = str(guest.plan.gateway)
     trust = ensure_certificates(state, [gateway])
     registry = Registry(gateway, PORT, images, trust.server_file)
@@ -98,8 +142,8 @@ def gateways(guest: Guest) -> int:
 
 
 def wait_for_one_gateway(guest: Guest) -> None:
-    """For a container that was started again: the image brings up the gateway that ran before the stop, and then its
-    command's, which takes that one's place (`--replace`)."""
+    """For a container that was started a moment ago: the image's command, which is called like a gateway, becomes the
+    container's heartbeat once it has found that the gateway runs already."""
     deadline = time.monotonic() + 60
     while gateways(guest) != 1:
         assert time.monotonic() < deadline, guest.shell("pgrep -af '[g]ateway run'")

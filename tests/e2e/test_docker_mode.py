@@ -17,11 +17,17 @@ import requests
 
 from lab.image import BASE_REPOSITORY, BASE_TAG, NEXT_TAG
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
+from provisioning.phases import render_backups
 from provisioning.talk import ask
-from tests.e2e.docked import BARE, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
+from tests.e2e.docked import BARE, BROKEN_TAG, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root, run_cut
 
 pytestmark = needs_root
+
+WITH_A_FOLDER = {
+    "volumes": [{"source": "/data", "target": "/data"}],
+    "options": {"environment": {"P": "$5 ${HOME}"}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +105,12 @@ def test_another_identity_is_another_container_and_the_data_stays(docked: Docked
     guest = docked.guest
     before = docked.inspect()
     guest.shell("mkdir -p /data && chown 10000:10000 /data")
-    container = {"volumes": [{"source": "/data", "target": "/data"}], "options": {"environment": {"P": "$5 ${HOME}"}}}
     docked.run(docked.agent(NEXT_TAG))
-    plan = docked.configure(NEXT_TAG, container)
+    plan = docked.configure(NEXT_TAG, WITH_A_FOLDER)
     outputs = docked.run(plan)
     after = docked.inspect()
     assert outputs["container"] == "create"
+    assert outputs["backup"].endswith("-0.19.0")
     assert after["Id"] != before["Id"]
     assert after["Config"]["Labels"]["hermes-stack.identity"] == plan.declared["container"]["identity"]
     assert docked.mark() == ""
@@ -118,6 +124,39 @@ def test_another_identity_is_another_container_and_the_data_stays(docked: Docked
         assert status == 0, err
     # The working directory is the one of bare-metal mode.
     assert guest.shell("stat -c %u /data/n.txt /home/hermes/workspace/relative.txt").split() == ["10000", "10000"]
+
+
+def test_an_image_that_fails_its_proof_is_gone_back_from(docked: Docked) -> None:
+    guest = docked.guest
+    files = "sha256sum /etc/hermes/config.yaml /etc/hermes/.env /etc/hermes-stack/c*"
+    before, known = guest.shell(files), sessions(guest, INSIDE)
+    docked.run(docked.agent(BROKEN_TAG))
+    with pytest.raises(PhaseFailed) as failed:
+        docked.run(docked.configure(BROKEN_TAG, WITH_A_FOLDER, settings={"agent": {"max_turns": 9}}))
+    told = str(failed.value)
+    assert f"the update to 0.19.0 in hermes-agent:{BROKEN_TAG} was taken back" in told
+    assert "not today" in told
+    assert "Taken back from the backup: state.db." in told
+    assert "0.19.0 runs again" in told
+    assert docked.inspect()["Config"]["Image"] == docked.image(NEXT_TAG).partition("@")[0]
+    assert guest.shell(files) == before
+    assert sessions(guest, INSIDE) >= known
+    assert "Miez" in ask(guest.target(), "what do you remember?")
+    # What was declared before holds, and nothing has to be done for it.
+    docked.run(docked.agent(NEXT_TAG))
+    assert docked.run(docked.configure(NEXT_TAG, WITH_A_FOLDER))["container"] == "nothing"
+
+
+def test_back_to_a_backup_by_hand(docked: Docked) -> None:
+    guest = docked.guest
+    before = docked.inspect()["Id"]
+    made = guest.run(render_backups("make"))
+    assert ask(guest.target(), "remember: the fish is called Nemo")
+    assert guest.run(render_backups("restore", "latest"))["restored"] == made["name"]
+    answer = ask(guest.target(), "what do you remember?")
+    assert "Miez" in answer
+    assert "Nemo" not in answer
+    assert docked.inspect()["Id"] == before
 
 
 def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked: Docked) -> None:

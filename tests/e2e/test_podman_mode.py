@@ -1,4 +1,4 @@
-"""agentBackend podman in a guest: the same compose project, what survives what, and the ways to the other modes.
+"""agentBackend podman in a guest: the same compose project, what survives what, and the ways to Docker and back.
 
 The tests tell one story, in this order: each finds the container as the one before has left it.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from provisioning import BaselineInputs, render_baseline
+from provisioning import BaselineInputs, render_baseline, run_phase
 from provisioning.guest.backend import ENGINE
 from provisioning.talk import ask
-from tests.e2e.docked import BARE, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions, wait_for_one_gateway
+from tests.e2e.docked import INSIDE, PASSWORD, Docked, a_docked, gateways, sessions, wait_for_one_gateway
 from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 
 pytestmark = needs_root
@@ -71,15 +72,32 @@ def test_a_reboot_of_the_guest_brings_the_same_container_back(docked: Docked) ->
     wait_for_one_gateway(guest)
 
 
-def test_bare_metal_takes_over_the_same_home(docked: Docked) -> None:
-    guest = docked.guest
+def test_docker_takes_over_the_same_home_and_podman_takes_it_back(docked: Docked) -> None:
+    """Also when the run is killed in the middle: there is never a second gateway, and the next run goes on."""
+    guest, other = docked.guest, replace(docked, backend="docker")
     before = sessions(guest, INSIDE)
     assert before
-    guest.run(guest.agent())
+    other.run(other.agent())
     assert gateways(guest) == 1
-    assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
-    status, _, err = guest.verify(prompt="what do you remember?", expect="the cat is called Miez")
-    assert status == 0, err
-    assert guest.shell(f"{ENGINE} ps --all --quiet") == ""
+
+    def die(line: str) -> None:
+        if "of Podman removed" in line:
+            guest.runtime.kill(guest.spec)
+            raise ConnectionAbortedError(line)
+
+    with pytest.raises(ConnectionAbortedError):
+        run_phase(guest.target(), other.configure(), on_line=die, timeout_s=300)
+    guest.up()
+    assert gateways(guest) <= 1
+    assert other.run(other.configure())["container"] in ("create", "start", "nothing")
     assert gateways(guest) == 1
-    assert before <= sessions(guest, BARE)
+    assert guest.shell("podman ps --all --quiet; systemctl is-active podman.socket || true").split() == ["inactive"]
+    assert "Miez" in ask(guest.target(), "what do you remember?")
+    assert before <= sessions(guest, INSIDE)
+
+    docked.run(docked.agent())
+    assert docked.run(docked.configure())["container"] == "create"
+    assert gateways(guest) == 1
+    assert guest.shell("systemctl is-active docker.service docker.socket || true").split() == ["inactive", "inactive"]
+    assert "Miez" in ask(guest.target(), "what do you remember?")
+    assert before <= sessions(guest, INSIDE)

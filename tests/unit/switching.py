@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import backups, services, state, update, verify
-from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, read_json
+from provisioning.guest import services, state, update, verify
+from provisioning.guest.common import CONTAINER, DASHBOARD, GATEWAY, Refusal, read_json
 from provisioning.guest.update import Subject, switching
 
 OLD, NEW, OTHER = "1.0", "2.0", "3.0"
@@ -58,6 +58,11 @@ class World:
     answers: set[str] = field(default_factory=lambda: {OLD, NEW, OTHER})
     starts: set[str] = field(default_factory=lambda: {OLD, NEW, OTHER})
     at_start: dict[str, Callable[[Path], None]] = field(default_factory=dict)
+    images: set[str] = field(default_factory=set)
+    """Versions that are images, not folders."""
+    container: str | None = None
+    """Of which version the engine's container is, if there is one."""
+    container_runs: bool = False
     odd: Exception | None = None
     """What asking the new version's health ends with, as by an answer that nobody has thought of."""
 
@@ -77,11 +82,15 @@ class World:
     def started(self) -> Path:
         return self.root / "started.json"
 
-    def directory(self, version: str) -> str:
-        return str(self.root / "opt" / version)
+    @property
+    def image_record(self) -> Path:
+        return self.root / "current.json"
 
-    def subject(self) -> Subject:
-        probe = {"services_timeout_s": 1, "dashboard": True}
+    def directory(self, version: str) -> str:
+        return f"hermes-agent:{version}@sha256:aa" if version in self.images else str(self.root / "opt" / version)
+
+    def subject(self, version: str = OLD) -> Subject:
+        probe = {"services_timeout_s": 1, "dashboard": True, "container": version in self.images}
         return Subject("hermes", str(self.home), str(self.data), 3, probe)
 
     # ---- how a step is done, or is not ----
@@ -112,10 +121,43 @@ class World:
     def _start(self, unit: str) -> None:
         if self.running[unit]:
             return
+        assert not self.container_runs, "two gateways on one home"
         version = (self.root / "units" / unit).read_text()
         if unit == GATEWAY and version in self.at_start:
             self.at_start[version](self.data)
         self.running[unit] = version if version in self.starts else None
+
+    # ---- the engine ----
+
+    @property
+    def FILE(self) -> Path:  # noqa: N802 - as the module has it
+        return self.root / "compose.yaml"
+
+    def stop(self) -> bool:
+        was = self.container_runs
+        if self.container is not None:
+            self.change("engine stop")
+            self.container_runs = False
+        return was
+
+    def start_again(self, backend: str, _user: str, _data: str) -> None:
+        assert backend == "docker"
+        self.change("engine up")
+        assert not any(self.running.values()), "two gateways on one home"
+        self.container = version = self.FILE.read_text()
+        if version in self.at_start:
+            self.at_start[version](self.data)
+        self.container_runs = version in self.starts
+
+    def remove_containers(self, _why: str) -> bool:
+        was = self.container is not None
+        if was:
+            self.change("engine rm")
+        self.container, self.container_runs = None, False
+        self.FILE.unlink(missing_ok=True)
+        return was
+
+    # ---- the rest ----
 
     def as_user(self, _user: str, *command: str, stdin: str | None = None, **_: Any) -> str:
         """The three of a note. A hundred shells that only read one would take most of these tests' time."""
@@ -140,14 +182,20 @@ class World:
             status = state.main()
         return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
 
-    def check_gateway(self, _probe: dict[str, Any], version: str, _deadline: float) -> None:
+    def asked(self, probe: dict[str, Any]) -> str | None:
+        """The version that is where the probe looks."""
+        if probe["container"]:
+            return self.container if self.container_runs else None
+        return self.running[GATEWAY]
+
+    def check_gateway(self, probe: dict[str, Any], version: str, _deadline: float) -> None:
         if self.odd is not None and version != OLD:
             raise self.odd
-        if self.running[GATEWAY] != version:
-            raise verify.Fault(f"{self.running[GATEWAY]} runs")
+        if self.asked(probe) != version:
+            raise verify.Fault(f"{self.asked(probe)} runs")
 
-    def prompt(self, _probe: dict[str, Any]) -> str:
-        if self.running[GATEWAY] not in self.answers:
+    def prompt(self, probe: dict[str, Any]) -> str:
+        if self.asked(probe) not in self.answers:
             raise verify.Fault("no such luck")
         return "yes"
 
@@ -155,12 +203,18 @@ class World:
 
     def configure(self, version: str) -> dict[str, Any]:
         """Bring the agent to a version, as configure.py does; answers the outputs."""
-        with switching(self.subject(), self.directory(version), version) as trial:
+        subject, backend = self.subject(version), "docker" if version in self.images else None
+        with switching(subject, self.directory(version), version, backend) as trial:
             wanted = dict.fromkeys((GATEWAY, DASHBOARD), version)
             for folder in ("managed", "units"):
                 (self.root / folder).mkdir(exist_ok=True)
+            (self.root / "facts.json").write_text(json.dumps({"probe": subject.probe}))
             self.change("the managed scope")
             (self.root / "managed" / ".env").write_text(version)
+            if backend is not None:
+                self._compose(version)
+                return trial.outputs
+            self.remove_containers("")
             self.change("the units")
             for unit in wanted:
                 (self.root / "units" / unit).write_text(version)
@@ -176,16 +230,42 @@ class World:
             self.started.write_text(json.dumps(wanted))
         return trial.outputs
 
+    def _compose(self, version: str) -> None:
+        units = list((self.root / "units").iterdir())
+        if units:
+            self.systemctl("systemctl", "disable", *[unit.name for unit in units])
+        for unit in units:
+            self.running[unit.name] = None
+            unit.unlink()
+        self.FILE.write_text(version)
+        if self.container != version or not self.container_runs:
+            self.start_again("docker", "", "")
+        self.started.write_text(json.dumps({CONTAINER: version}))
+
     # ---- what is there ----
+
+    def runs(self) -> list[str | None]:
+        """The versions of all that runs."""
+        return [*filter(None, self.running.values()), *([self.container] if self.container_runs else [])]
 
     def serves(self, version: str) -> None:
         """All of the container is this version's, and nothing tells of another."""
-        assert self.running == {GATEWAY: version, DASHBOARD: version}
-        assert self.enabled
-        assert str(self.current.readlink()) == self.directory(version)
+        if version in self.images:
+            assert self.runs() == [version]
+            assert not self.enabled
+            assert not list((self.root / "units").iterdir())
+            assert self.FILE.read_text() == version
+            assert read_json(self.image_record)["directory"] == self.directory(version)
+            assert read_json(self.started) == {CONTAINER: version}
+        else:
+            assert self.runs() == [version, version]
+            assert self.container is None
+            assert self.enabled
+            assert str(self.current.readlink()) == self.directory(version)
+            assert not self.image_record.exists()
+            assert read_json(self.started) == {GATEWAY: version, DASHBOARD: version}
         texts = [path.read_text() for path in (*(self.root / "units").iterdir(), *(self.root / "managed").iterdir())]
         assert set(texts) == {version}
-        assert read_json(self.started) == {GATEWAY: version, DASHBOARD: version}
         assert not update.SAVED.exists()
         assert self.subject().read_note("update") is None
 
@@ -239,6 +319,9 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "SAVED": root / "saved",
         "MANAGED": root / "managed",
         "FACTS": root / "facts.json",
+        "IMAGE_CURRENT": world.image_record,
+        "ENGINE": str(root / "engine"),
+        "compose": world,
         "shutil": SimpleNamespace(copy2=counted(world, shutil.copy2), rmtree=counted(world, shutil.rmtree)),
         "point": counted(world, update.point),
     }.items():
@@ -251,7 +334,6 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "journal": lambda *_: ["  its last words"],
     }.items():
         monkeypatch.setattr(verify, name, value)
-    monkeypatch.setattr(backups, "CURRENT", world.current)
     monkeypatch.setattr(state, "sync", lambda _: None)
     return world
 
