@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import http.client
 import io
 import json
 import os
@@ -44,6 +45,8 @@ SMOKE_IMAGE = "hermes-stack-smoke"
 # Docker's own repository, and the key that it has been signed with since 2017.
 DOCKER_REPOSITORY = "https://download.docker.com/linux"
 DOCKER_KEY = "9DC858229FC7DD38854AE2D88D81803C0EBFCD88"
+DOCKER_KEYRING = Path("/etc/apt/keyrings/docker.asc")
+DOCKER_SOURCE = Path("/etc/apt/sources.list.d/docker.sources")
 DOCKER_PACKAGES = ("docker-ce", "docker-ce-cli", "containerd.io", "docker-compose-plugin")
 DEBIAN_PACKAGES = ("docker.io", "iptables")
 # Debian 12's Podman 4 has its networks from the CNI plugins, later ones from netavark.
@@ -180,18 +183,22 @@ def os_release(text: str) -> dict[str, str]:
 
 
 def fetch(url: str, *, timeout_s: float, accept: str = "*/*") -> bytes:
-    """What a server answers; proxies and CAs are those of the environment. OSError when it does not."""
+    """What a server answers; proxies and CAs are the environment's. OSError when it does not, or not to the end."""
     request = urllib.request.Request(url, headers={"Accept": accept})  # noqa: S310 - https constants
-    with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
-        data: bytes = answer.read()
-        return data
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+            data: bytes = answer.read()
+            return data
+    except http.client.HTTPException as error:
+        raise OSError(f"{url}: {error!r}") from None
 
 
 def docker_repository(release: dict[str, str]) -> bool:
     """Set up Docker's own repository; False where it can't be reached or has nothing for this system."""
-    base = f"{DOCKER_REPOSITORY}/{release['ID']}"
+    DOCKER_SOURCE.unlink(missing_ok=True)
     try:
-        key = fetch(f"{base}/gpg", timeout_s=REACH_S).decode()
+        base = f"{DOCKER_REPOSITORY}/{release['ID']}"
+        key = fetch(f"{base}/gpg", timeout_s=REACH_S).decode(errors="replace")
         fetch(f"{base}/dists/{release['VERSION_CODENAME']}/Release", timeout_s=REACH_S)
     except (OSError, KeyError) as error:
         print(f"engine: Docker's repository is not used here ({error})")
@@ -205,15 +212,15 @@ def docker_repository(release: dict[str, str]) -> bool:
             f"{base}/gpg holds the key {', '.join(found)}, expected {DOCKER_KEY}. Nothing was installed.\n"
             "Somebody answers in Docker's place, or Docker has a new key."
         )
-    keyring = Path("/etc/apt/keyrings/docker.asc")
-    keyring.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    install_file(keyring, key, mode=0o644, gid=0)
+    for path in (DOCKER_KEYRING, DOCKER_SOURCE):
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    install_file(DOCKER_KEYRING, key, mode=0o644, gid=0)
     architecture = run("dpkg", "--print-architecture").strip()
     source = (
         f"Types: deb\nURIs: {base}\nSuites: {release['VERSION_CODENAME']}\nComponents: stable\n"
-        f"Architectures: {architecture}\nSigned-By: {keyring}\n"
+        f"Architectures: {architecture}\nSigned-By: {DOCKER_KEYRING}\n"
     )
-    install_file(Path("/etc/apt/sources.list.d/docker.sources"), source, mode=0o644, gid=0)
+    install_file(DOCKER_SOURCE, source, mode=0o644, gid=0)
     return True
 
 
@@ -241,10 +248,7 @@ def install_engine(backend: Backend) -> None:
         # An earlier run that was killed may have left packages half configured.
         if run("dpkg", "--audit").strip():
             run("dpkg", "--configure", "-a")
-        packages = packages_of(backend, os_release(Path("/etc/os-release").read_text()))
-        print(f"engine: installing {' '.join(packages)}", flush=True)
-        apt("update")
-        apt("install", *packages)
+        install_packages(backend, os_release(Path("/etc/os-release").read_text()))
     # Also what was there: the other backend, while it was in use, had it switched off.
     run("systemctl", "enable", "--now", "--quiet", *backend.units)
     wait_for_engine(backend)
@@ -252,10 +256,31 @@ def install_engine(backend: Backend) -> None:
         install_compose(backend)
 
 
-def packages_of(backend: Backend, release: dict[str, str]) -> tuple[str, ...]:
-    """What is installed for a backend. For Docker this sets up its own repository where that answers."""
+def install_packages(backend: Backend, release: dict[str, str]) -> None:
+    """Docker's from its own repository where that answers to the end; everything else, and else, from Debian's."""
+    packages: tuple[str, ...]
+    if backend is DOCKER and docker_repository(release):
+        packages = (*DOCKER_PACKAGES, *MORE_PACKAGES)
+        try:
+            apt("update")
+            # By itself, for a repository that dies on the way must not leave half an engine.
+            apt("install", "--download-only", *packages)
+        except Refusal as refusal:
+            print(f"engine: Docker's repository does not answer to the end, Debian's packages it is ({refusal})")
+            DOCKER_SOURCE.unlink(missing_ok=True)
+        else:
+            print(f"engine: installing {' '.join(packages)}", flush=True)
+            apt("install", *packages)
+            return
+    packages = debian_packages(backend, release)
+    print(f"engine: installing {' '.join(packages)}", flush=True)
+    apt("update")
+    apt("install", *packages)
+
+
+def debian_packages(backend: Backend, release: dict[str, str]) -> tuple[str, ...]:
     if backend is DOCKER:
-        return (*(DOCKER_PACKAGES if docker_repository(release) else DEBIAN_PACKAGES), *MORE_PACKAGES)
+        return (*DEBIAN_PACKAGES, *MORE_PACKAGES)
     return (*PODMAN_PACKAGES, *(CNI_PACKAGES if release.get("VERSION_ID") == "12" else NETAVARK_PACKAGES))
 
 

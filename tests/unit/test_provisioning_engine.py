@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import subprocess
 import tarfile
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provisioning.guest import engine
 from provisioning.guest.backend import BACKENDS, DOCKER, PODMAN, Backend, health_of
+from provisioning.guest.common import Refusal
 from provisioning.guest.compose import decide
 from provisioning.guest.engine import (
     daemon_settings,
+    debian_packages,
     digest_reference,
     explain,
     insecure_registries,
     key_fingerprints,
     member_of,
     os_release,
-    packages_of,
     podman_files,
     pull_remedy,
     registry_of,
@@ -154,6 +158,111 @@ def test_the_system_is_read_from_os_release() -> None:
     assert os_release(text)["PRETTY_NAME"] == "Debian GNU/Linux 12 (bookworm)"
 
 
+# -- where the packages come from -------------------------------------------------------------------------------------
+
+RELEASE = {"ID": "debian", "VERSION_ID": "12", "VERSION_CODENAME": "bookworm"}
+
+
+class Guest:
+    """Files, apt-get and Docker's repository of a guest that has no engine yet."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source = root / "docker.sources"
+        self.keyring = root / "docker.asc"
+        self.commands: list[tuple[str, ...]] = []
+        self.dies_at: str | None = None
+        self.key: bytes | Exception = KEY.encode()
+        for name, value in {
+            "DOCKER_SOURCE": self.source,
+            "DOCKER_KEYRING": self.keyring,
+            "DOCKER_KEY": FINGERPRINT,
+            "apt": self.apt,
+            "fetch": self.fetch,
+            "run": lambda *_, **__: "amd64\n",
+            "install_file": lambda path, text, **_: path.write_text(text),
+        }.items():
+            monkeypatch.setattr(engine, name, value)
+
+    def fetch(self, url: str, **_: Any) -> bytes:
+        assert url.startswith("https://download.docker.com/linux/debian/")
+        if not url.endswith("/gpg"):
+            return b"Suite: bookworm\n"
+        if isinstance(self.key, Exception):
+            raise self.key
+        return self.key
+
+    def apt(self, *arguments: str) -> str:
+        if self.source.exists() and self.dies_at in arguments:
+            raise Refusal("E: Failed to fetch https://download.docker.com/... Connection reset by peer")
+        self.commands.append(arguments)
+        return ""
+
+    def installed(self) -> tuple[str, ...]:
+        [found] = [each for each in self.commands if each[0] == "install" and "--download-only" not in each]
+        return found[1:]
+
+
+def test_dockers_own_repository_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guest = Guest(tmp_path, monkeypatch)
+    engine.install_packages(DOCKER, RELEASE)
+    assert {"docker-ce", "docker-compose-plugin", "containerd.io"} <= set(guest.installed())
+    assert "docker.io" not in guest.installed()
+    assert "URIs: https://download.docker.com/linux/debian\nSuites: bookworm\n" in guest.source.read_text()
+    assert f"Signed-By: {guest.keyring}" in guest.source.read_text()
+    assert guest.keyring.read_text() == KEY
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError("timed out"), OSError("https://...: IncompleteRead(12 bytes read)")], ids=["silent", "half"]
+)
+def test_debians_packages_where_it_does_not_answer(
+    fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = Guest(tmp_path, monkeypatch)
+    guest.key = fault
+    guest.source.write_text("of an earlier run")
+    engine.install_packages(DOCKER, RELEASE)
+    assert "docker.io" in guest.installed()
+    assert not guest.source.exists()
+
+
+@pytest.mark.parametrize("step", ["update", "--download-only"])
+def test_debians_packages_where_it_dies_half_way(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guest = Guest(tmp_path, monkeypatch)
+    guest.dies_at = step
+    engine.install_packages(DOCKER, RELEASE)
+    assert "docker.io" in guest.installed()
+    assert "docker-ce" not in guest.installed()
+    # Else each later apt-get would stumble over it.
+    assert not guest.source.exists()
+
+
+@pytest.mark.parametrize("key", [b"<html>Welcome to our network</html>", KEY.replace("mDME", "mDMF").encode()])
+def test_another_key_than_dockers_installs_nothing(key: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guest = Guest(tmp_path, monkeypatch)
+    guest.key = key
+    with pytest.raises(Refusal, match="Nothing was installed"):
+        engine.install_packages(DOCKER, RELEASE)
+    assert not guest.commands
+    assert not guest.source.exists()
+
+
+def test_an_answer_that_breaks_off_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def half() -> None:
+            near, _ = server.accept()
+            with near:
+                near.recv(4096)
+                near.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+
+        thread = threading.Thread(target=half)
+        thread.start()
+        with pytest.raises(OSError, match="IncompleteRead"):
+            engine.fetch(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout_s=20)
+        thread.join()
+
+
 # -- what happens to the container ------------------------------------------------------------------------------------
 
 
@@ -199,11 +308,11 @@ def test_the_engine_in_use_is_called_by_one_name(
         stand_in = tmp_path / name
         stand_in.write_text(f'#!/bin/sh\necho "{name} $*${{XDG_RUNTIME_DIR:+ in $XDG_RUNTIME_DIR}}"\n')
         stand_in.chmod(0o755)
-    engine = tmp_path / "engine"
-    engine.write_text(backend.script)
-    engine.chmod(0o755)
+    program = tmp_path / "engine"
+    program.write_text(backend.script)
+    program.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([engine, *arguments], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == called
 
 
@@ -235,7 +344,7 @@ def test_registries_without_tls_are_written_as_podman_reads_them() -> None:
 @pytest.mark.parametrize(("release", "network"), [("12", "containernetworking-plugins"), ("13", "netavark")])
 def test_podmans_networks_come_from_what_its_version_wants(release: str, network: str) -> None:
     """Podman 4.3 of Debian 12 works with CNI; from 5 on (Debian 13: 5.4) netavark is the only one."""
-    packages = packages_of(PODMAN, {"ID": "debian", "VERSION_ID": release})
+    packages = debian_packages(PODMAN, {"ID": "debian", "VERSION_ID": release})
     assert network in packages
     assert "podman" in packages
 
