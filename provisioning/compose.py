@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from provisioning.guest.backend import PODMAN_NETWORK
 from provisioning.models import ConfigureInputs, ContainerInputs
 
 PROJECT = "hermes"
@@ -24,6 +25,8 @@ CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 MANAGED_FILES = ("config.yaml", ".env")
 RESTART_POLICY = {"docker": "unless-stopped", "podman": "always"}
 """Podman's podman-restart.service brings back `always` alone after a reboot."""
+NETWORK = {"docker": "bridge", "podman": PODMAN_NETWORK}
+"""A bridge of the engine's, and none of compose's: its MTU follows that of the guest's network card."""
 STOP_SECONDS = 90
 """More than a gateway may take to drain (facts hermes 3, issue 31981)."""
 
@@ -69,8 +72,7 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
         "command": ["gateway", "run"],
         "restart": RESTART_POLICY[container.backend],
         "stop_grace_period": f"{STOP_SECONDS}s",
-        # The engine's own bridge: its MTU is the engine's, which follows that of the guest's network card.
-        "network_mode": "bridge",
+        "network_mode": NETWORK[container.backend],
         "ports": ports,
         "environment": environment,
         "volumes": [

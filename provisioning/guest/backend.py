@@ -20,6 +20,9 @@ PODMAN_SOCKET = "unix:///run/podman/podman.sock"
 # the session, and the containers' networks with it: so each call names one that stays.
 PODMAN_RUNTIME = "/run/hermes-podman"
 
+PODMAN_NETWORK = "hermes-stack"
+"""Made by the agent phase, with the uplink's MTU: Podman has no setting for that of its own network."""
+
 
 @dataclass(frozen=True)
 class Backend:

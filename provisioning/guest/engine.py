@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN_RUNTIME, Backend
+from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN, PODMAN_NETWORK, PODMAN_RUNTIME, Backend
 from provisioning.guest.common import (
     IMAGE_RECORD,
     UPDATE_COPIES,
@@ -377,15 +377,44 @@ def daemon_settings(present: dict[str, Any], registries: list[str], mtu: int | N
     return kept | {key: value for key, value in ours.items() if value is not None}
 
 
-def configure_engine(backend: Backend, registries: list[str]) -> None:
-    """Written before the engine is installed, so that its first start has it; else it is restarted for a change."""
-    # A bridge of 1500 behind an uplink of less (VXLAN, tunnels) loses what others send in full size.
+def mtu_of_guest() -> int | None:
+    """What the engine's bridge has to have: one of 1500 behind an uplink of less (VXLAN, tunnels) loses what others
+    send in full size."""
     links = answer_in(run("ip", "-json", "link"), "ip")
-    mtu = uplink_mtu(run("ip", "-4", "route", "show", "default"), {link["ifname"]: link["mtu"] for link in links})
+    return uplink_mtu(run("ip", "-4", "route", "show", "default"), {link["ifname"]: link["mtu"] for link in links})
+
+
+def configure_engine(backend: Backend, registries: list[str], mtu: int | None) -> None:
+    """Written before the engine is installed, so that its first start has it; else it is restarted for a change."""
     if backend is DOCKER:
         _configure_docker(registries, mtu)
     else:
-        _configure_podman(registries, mtu)
+        _configure_podman(registries)
+
+
+def network_command(mtu: int | None) -> tuple[str, ...]:
+    """How Podman's network is made. Names are looked up as in the guest: nothing else is on that network."""
+    size = () if mtu is None else ("--opt", f"mtu={mtu}")
+    return ("network", "create", "--driver", "bridge", "--disable-dns", *size, PODMAN_NETWORK)
+
+
+def make_network(mtu: int | None) -> None:
+    """Podman's network, once. One that is there keeps its MTU while a container hangs on it."""
+    if PODMAN_NETWORK in run(*PODMAN.command, "network", "ls", "--format", "{{.Name}}").split():
+        described: list[dict[str, Any]] = answer_in(
+            run(*PODMAN.command, "network", "inspect", PODMAN_NETWORK), "podman"
+        )
+        present = (described[0].get("options") or {}).get("mtu")
+        if present == (None if mtu is None else str(mtu)):
+            return
+        removed = ended(*PODMAN.command, "network", "rm", PODMAN_NETWORK)
+        if removed.returncode != 0:
+            print(
+                f"engine: note: the guest's uplink has an MTU of {mtu or 1500} now, and the network of the container "
+                f"one of {present or 1500}; a cattle that is made anew has the right one"
+            )
+            return
+    run(*PODMAN.command, *network_command(mtu))
 
 
 def insecure_registries(registries: list[str]) -> str:
@@ -402,9 +431,7 @@ def podman_files() -> dict[Path, str]:
     }
 
 
-def _configure_podman(registries: list[str], mtu: int | None) -> None:
-    if mtu is not None:
-        print(f"engine: note: the guest's uplink has an MTU of {mtu}, and Podman's bridge keeps its own")
+def _configure_podman(registries: list[str]) -> None:
     changed = False
     for path, text in {**podman_files(), REGISTRIES: insecure_registries(registries)}.items():
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -591,8 +618,11 @@ def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> dict[str, 
 def prepare(job: Path) -> dict[str, Any]:
     inputs = json.loads((job / "inputs.json").read_text())
     backend = BACKENDS[inputs["backend"]]
-    configure_engine(backend, inputs["insecure_registries"])
+    mtu = mtu_of_guest()
+    configure_engine(backend, inputs["insecure_registries"], mtu)
     install_engine(backend)
+    if backend is PODMAN:
+        make_network(mtu)
     engine = {"backend": backend.name, "engine": engine_version(backend)}
     proved = engine.items() <= read_json(IMAGE_RECORD).items()
     if not proved:

@@ -74,6 +74,11 @@ class Docked:
         found: dict[str, Any] = json.loads(self.guest.shell(f"{ENGINE} container inspect hermes"))[0]
         return found
 
+    def mtus(self) -> set[str]:
+        """Of the guest's network card and of the container's."""
+        card = "cat /sys/class/net/eth0/mtu"
+        return set(self.guest.shell(f"{card}; {ENGINE} exec hermes {card}").split())
+
     def mark(self) -> str:
         """What was written into the container's writable layer, or nothing."""
         return self.guest.shell(f"{ENGINE} exec hermes cat /opt/mark 2>/dev/null || true").strip()

@@ -55,6 +55,7 @@ def test_a_registry_that_is_not_trusted_is_told(docked: Docked) -> None:
 def test_the_container_works_is_healthy_and_shows_no_secret(docked: Docked) -> None:
     outputs = run_cut(docked.guest, docked.configure(), "container: create")
     assert (outputs["container"], outputs["restarted"]) == ("create", ["hermes"])
+    assert len(docked.mtus()) == 1
     status, out, err = docked.verify()
     assert status == 0, err
     assert "HERMES-OK" in json.loads(out)["answer"]

@@ -33,6 +33,7 @@ def test_the_container_works_is_healthy_and_shows_no_secret(docked: Docked) -> N
     assert (outputs["backend"], outputs["version"]) == ("podman", "0.19.0")
     outputs = docked.run(docked.configure())
     assert (outputs["container"], outputs["restarted"]) == ("create", ["hermes"])
+    assert len(docked.mtus()) == 1
     status, out, err = docked.verify()
     assert status == 0, err
     assert "HERMES-OK" in json.loads(out)["answer"]

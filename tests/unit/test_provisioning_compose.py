@@ -81,6 +81,12 @@ def test_the_health_check_is_words_without_blanks() -> None:
     compile(words[-1], "the check", "eval")
 
 
+@pytest.mark.parametrize(("backend", "network"), [("docker", "bridge"), ("podman", "hermes-stack")])
+def test_it_is_on_the_network_whose_mtu_follows_the_guests(backend: str, network: str) -> None:
+    """Docker's own has it from daemon.json; Podman's own has no such setting, so it gets one of ours."""
+    assert composed({"backend": backend})["services"]["hermes"]["network_mode"] == network
+
+
 def test_podman_brings_it_back_after_a_reboot() -> None:
     """podman-restart.service of Podman 4.3 starts what has the policy `always`, and nothing else."""
     assert composed({"backend": "podman"})["services"]["hermes"]["restart"] == "always"

@@ -136,6 +136,12 @@ def test_the_bridge_is_no_wider_than_the_uplink() -> None:
     assert uplink_mtu("", {"eth0": 1450}) is None
 
 
+def test_podmans_network_has_the_uplinks_mtu() -> None:
+    """podman-network-create(1): `mtu` is an option of the bridge driver, with CNI and with netavark."""
+    assert engine.network_command(1450)[-3:-1] == ("--opt", "mtu=1450")
+    assert "--opt" not in engine.network_command(None)
+
+
 def test_the_operators_settings_of_the_engine_stay() -> None:
     present = {"live-restore": True, "mtu": 1400, "insecure-registries": ["old:5000"]}
     assert daemon_settings(present, ["new:5000"], None) == {"live-restore": True, "insecure-registries": ["new:5000"]}
