@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from provisioning.compose import IDENTITY_LABEL, compose_file, container_parameters, identity, reach, service
@@ -152,6 +155,41 @@ def test_a_dollar_stays_a_dollar() -> None:
     document = composed({"options": options})["services"]["hermes"]
     assert document["environment"]["PRICE"] == "$$5 $${HOME} $$$$"
     assert document["extra_hosts"] == ["a$$b:192.0.2.3"]
+
+
+# compose-spec, "Interpolation": $$ is a dollar; $NAME and ${...} are variables; any other dollar is an error.
+INTERPOLATION = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([^}]*)\}|())")
+
+
+def as_compose_reads(value: Any) -> Any:
+    """Each text of the document as compose takes it; an error for a variable, and for a dollar that is none."""
+
+    def literal(match: re.Match[str]) -> str:
+        assert match[1] == "$", f"compose would put something else in place of {match[0]!r}"
+        return "$"
+
+    if isinstance(value, str):
+        return INTERPOLATION.sub(literal, value)
+    if isinstance(value, dict):
+        return {name: as_compose_reads(item) for name, item in value.items()}
+    return [as_compose_reads(item) for item in value] if isinstance(value, list) else value
+
+
+TEXTS = st.lists(st.sampled_from(["$", "$$", "{", "}", "${", "HOME", "_", ":-", " ", "\n", "'", '"', "#", "ß"])).map(
+    "".join
+)
+
+
+@settings(deadline=None)
+@given(TEXTS, TEXTS, TEXTS)
+def test_whatever_is_declared_compose_reads_it_as_it_is(value: str, path: str, host: str) -> None:
+    """In values of the environment, in paths, lists and maps; in the label and the command it is the same walk."""
+    made = definition({"options": {"environment": {"V": value}, "extra_hosts": [host], "sysctls": {"s": value}}})
+    made["volumes"][0]["source"] = path
+    made["command"] = ["gateway", value]
+    document = as_compose_reads(yaml.safe_load(compose_file(made)))
+    labels = {"labels": {IDENTITY_LABEL: identity(made)}}
+    assert document["services"]["hermes"] == json.loads(json.dumps({**made, **labels}))
 
 
 def test_an_authority_of_ones_own_is_trusted_in_the_container_too() -> None:
@@ -312,6 +350,10 @@ def test_a_folder_below_the_data_may_be_mounted() -> None:
         ({"devices": "/dev/dri"}, "wrong type"),
         ({"environment": {"API_KEY": "x"}}, "looks like a secret"),
         ({"environment": {"A B": "x"}}, "names of variables"),
+        ({"environment": {"HERMES_UID": "0"}}, "stack's own"),
+        ({"environment": {"PUID": "0"}}, "stack's own"),
+        ({"environment": {"HERMES_HOME": "/data"}}, "stack's own"),
+        ({"environment": {"HERMES_DASHBOARD_HOST": EVERYWHERE}}, "stack's own"),
     ],
 )
 def test_an_option_that_would_break_something_is_refused(options: dict[str, Any], words: str) -> None:
