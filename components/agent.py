@@ -96,7 +96,8 @@ def configure_inputs(
         stack=stack,
         service=Service(args=tuple(agent.extra_args), restart=agent.restart, restart_seconds=agent.restart_seconds),
         ca_certificates=certificates_of(agent.ca_file) if agent.ca_file else "",
-        agent_directory=found.get("directory"),
+        # In Docker mode it is the image, which the guest knows.
+        agent_directory=None if agent.mode == DOCKER else found.get("directory"),
         unfinished_update=found.get("unfinished_update"),
         backups_kept=agent.backups_kept,
         model=ModelEndpoint(
@@ -186,9 +187,8 @@ def wanted_configure(
     stack: str,
 ) -> ConfigureInputs:
     """``installed``: what the agent phase reports; None before it has run."""
-    if docker is None:
-        return configure_inputs(cattle, agent, installed, stack=stack)
-    return in_docker(configure_inputs(cattle, agent, stack=stack), docker, cattle.lent)
+    inputs = configure_inputs(cattle, agent, installed, stack=stack)
+    return inputs if docker is None else in_docker(inputs, docker, cattle.lent)
 
 
 def foreseen(
@@ -292,6 +292,8 @@ class HermesAgent(pulumi.ComponentResource):
         )
         self.version = verify.results.apply(lambda found: found["version"])
         self.state = login.stdout
+        self.identity = configure.results.apply(lambda found: found.get("identity", ""))
+        """Of the container that runs; empty in bare-metal mode."""
         self.seconds = {
             "baseline": baseline.seconds,
             "agent": install.seconds,

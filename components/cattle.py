@@ -221,6 +221,7 @@ class Cattle(pulumi.ComponentResource):
             "dashboard": _dashboard_url(agent, settings.docker, access.address),
             "api": _api_url(agent, settings.docker, access.address),
             "agentVersion": hermes.version,
+            **({"agentIdentity": hermes.identity} if settings.docker is not None else {}),
             "agentState": hermes.state.apply(str.strip),
             "seconds": {"attach": attached, "ssh": access.seconds, **hermes.seconds},
         }

@@ -47,7 +47,10 @@ class Graph(mocks.Mocks):
                 "fingerprint": "SHA256:x",
                 "seconds": 1.0,
             },
-            "Phase": {"results": {"directory": "/opt/hermes/0.19.0", "version": "0.19.0"}, "seconds": 1.0},
+            "Phase": {
+                "results": {"directory": "/opt/hermes/0.19.0", "version": "0.19.0", "identity": "0123abcd"},
+                "seconds": 1.0,
+            },
             "Command": {"stdout": "active\n"},
         }
         outputs |= made_up.get(args.typ.rsplit(":", 1)[1], {})

@@ -12,6 +12,7 @@ import yaml
 
 from components.agent import configure_inputs
 from components.cattle import Cattle
+from components.docker import in_docker as docker_configuration
 from components.pet import PetStorage
 from components.settings import Settings, load
 
@@ -54,16 +55,20 @@ def pet(declare: Declare, **given: object) -> Graph:
     return declare(program)
 
 
-def cattle(declare: Declare, **given: object) -> Graph:
+def cattle(declare: Declare, seen: dict[str, Any] | None = None, /, **given: object) -> Graph:
+    """`seen`: gets the outputs."""
+
     def program() -> None:
         read = settings("cattle", **given)
         assert read.cattle is not None
         assert read.agent is not None
         volume = {"volid": "local-lvm:vm-999-disk-1"} if read.cattle.volume else None
         owner = 999 if volume else None
-        Cattle(
+        made = Cattle(
             "cattle", read, read.cattle, read.agent, owner=owner, volume=volume, ssh_public_keys=["ssh-ed25519 AAAA"]
         )
+        if seen is not None:
+            pulumi.Output.all(**made.exports).apply(seen.update)
 
     return declare(program)
 
@@ -281,8 +286,11 @@ def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Decla
 IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
 
 
-def in_docker(declare: Declare, **given: object) -> Graph:
-    return cattle(declare, **{"agentMode": "docker", "agentImage": IMAGE, "agentDashboard": False, **given})
+IN_DOCKER = {"agentMode": "docker", "agentImage": IMAGE, "agentDashboard": False}
+
+
+def in_docker(declare: Declare, seen: dict[str, Any] | None = None, /, **given: object) -> Graph:
+    return cattle(declare, seen, **{**IN_DOCKER, **given})
 
 
 def phases(graph: Graph) -> dict[str, Any]:
@@ -373,6 +381,24 @@ def test_features_beyond_nesting_are_never_the_plugins(declare: Declare) -> None
         graph = cattle(declare, **given)
         assert graph.resources["cattle-container"].inputs["features"] == {"nesting": True}
         assert "features" in graph.options("cattle-container").ignoreChanges
+
+
+def test_docker_shows_the_containers_identity(declare: Declare) -> None:
+    seen: dict[str, Any] = {}
+    in_docker(declare, seen)
+    assert seen["agentIdentity"] == "0123abcd"
+
+
+def test_an_update_that_was_ended_in_the_middle_is_told_to_configure_in_docker_too() -> None:
+    """Else a run with the old image set again would find nothing to do, and leave the new one's half."""
+    read = settings("cattle", **IN_DOCKER)
+    assert read.cattle is not None
+    assert read.agent is not None
+    assert read.docker is not None
+    told = {"directory": IMAGE, "unfinished_update": "12-34"}
+    inputs = docker_configuration(configure_inputs(read.cattle, read.agent, told), read.docker)
+    assert inputs.unfinished_update == "12-34"
+    assert inputs.agent_directory is None
 
 
 def test_docker_has_keyctl(declare: Declare) -> None:
