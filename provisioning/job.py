@@ -52,8 +52,8 @@ JOB_GRACE_S = 300.0
 _LOG_CHUNK = 64 * 1024
 # As libc, Rust, Python, apt and SQLite say it. The kernel's keys have a quota too, and are told of in the same words.
 _NO_ROOM = re.compile(
-    r"No space left on device|\bos error 28\b|\bErrno 28\b|ENOSPC|(?<!session key: disk )quota exceeded|disk is full|"
-    r"enough free space",
+    r"No space left on device|\bos error 28\b|\bErrno 28\b|ENOSPC|disk is full|enough free space"
+    r"|^(?!.*\bkey).*quota exceeded",
     re.IGNORECASE,
 )
 

@@ -122,7 +122,7 @@ SYSCTL = re.compile(r"ip_unprivileged_port_start.*permission denied", re.IGNOREC
 NESTING = re.compile(
     r"(mount|mounting|remount)[^\n]*(proc|sysfs|cgroup)[^\n]*(operation not permitted|permission denied)", re.IGNORECASE
 )
-KEYS = re.compile(r"session key[^\n]*quota exceeded", re.IGNORECASE)
+KEYS = re.compile(r"key[^\n]*quota exceeded", re.IGNORECASE)
 
 
 def explain(output: str, backend: Backend = DOCKER) -> str:

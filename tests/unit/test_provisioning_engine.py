@@ -78,6 +78,7 @@ def test_the_known_conflict_is_recognised_and_answered_with_both_remedies() -> N
         ('error mounting "proc" to rootfs at "/proc": mount proc: operation not permitted', "nesting=1,keyctl=1"),
         ("net.ipv4.ip_unprivileged_port_start = 0", "pct config VMID"),
         ("unable to join session keyring: unable to create session key: disk quota exceeded", "kernel.keys.maxkeys"),
+        ("Error: OCI runtime error: crun: create keyring `4691b4`: Disk quota exceeded", "kernel.keys.maxkeys"),
         ("no such file", "pct config VMID"),
     ],
 )

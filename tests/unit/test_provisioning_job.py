@@ -239,7 +239,14 @@ def test_a_full_disk_is_told_with_what_is_free_where(container: Container, words
     )
 
 
-@pytest.mark.parametrize("words", ["no way to the index", "unable to create session key: disk quota exceeded: unknown"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "no way to the index",
+        "unable to create session key: disk quota exceeded: unknown",
+        "crun: create keyring 4691b4: Disk quota exceeded",
+    ],
+)
 def test_other_failures_say_nothing_about_disks(container: Container, words: str) -> None:
     with pytest.raises(PhaseFailed) as failed:
         go(container, job(f"echo error: {words}; exit 1"))
