@@ -195,7 +195,7 @@ def save_files(build: Mapping[str, Any]) -> None:
         shutil.copy2(path, target)
         found = path.stat()
         os.chown(target, found.st_uid, found.st_gid)
-    (making / "from.json").write_text(json.dumps({"backend": None, **build}))
+    (making / "from.json").write_text(json.dumps(build))
     run("sync", "--file-system", str(making))
     shutil.rmtree(SAVED, ignore_errors=True)
     making.rename(SAVED)
@@ -212,7 +212,7 @@ def put_back_files(build: Mapping[str, Any]) -> None:
     wanted = {Path("/") / path.relative_to(SAVED / "files"): path for path in kept}
     if gone := [unit for unit in units_present() if UNITS / unit not in wanted]:
         run("systemctl", "disable", "--quiet", *gone)
-    if build["backend"] is None:
+    if build.get("backend") is None:
         compose.remove_containers("going back to the services")
     for path in own_files():
         if path not in wanted:
@@ -223,7 +223,7 @@ def put_back_files(build: Mapping[str, Any]) -> None:
         shutil.copy2(source, aside)
         os.chown(aside, found.st_uid, found.st_gid)
         aside.replace(path)
-    if build["backend"] is None:
+    if build.get("backend") is None:
         point(CURRENT, build["directory"])
     run("systemctl", "daemon-reload")
     if units := units_present():
@@ -388,7 +388,7 @@ def _prove(trial: Trial) -> None:
 def _commit(trial: Trial) -> None:
     _remember(trial)
     before = saved()
-    if before and before["backend"] is None and before["directory"] != trial.to_directory:
+    if before and before.get("backend") is None and before["directory"] != trial.to_directory:
         point(PREVIOUS, before["directory"])
     trial.subject.remove_note("update")
     shutil.rmtree(SAVED, ignore_errors=True)
