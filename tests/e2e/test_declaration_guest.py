@@ -49,8 +49,8 @@ Path(__file__).parents[1].joinpath("tool-word").write_text(os.environ.get("WORD"
 server = FastMCP("lab")
 @server.tool()
 def lantern(text: str) -> str:
-    "Say it."
-    return text
+    "Say it backwards."
+    return text[::-1]
 server.run()
 """
 USERS_CONFIG = "# mine\nagent:\n  max_turns: 3   # few\n  verbose: true\ndisplay:\n  compact: true\n"
@@ -183,7 +183,10 @@ def test_all_that_is_declared_reaches_the_running_agent(story: Story) -> None:
     assert story.spare.heard == []
     for text in ("LAB-SOUL-ONE", "LAB-WORKSHOP", "LAB-USER"):
         assert text in system
-    assert [name for name in tools if "lantern" in name]
+    (lantern,) = [name for name in tools if "lantern" in name]
+    called = f'call {lantern}: {{"text": "it burns"}}'
+    status, _, err = story.guest.verify(dashboard=False, api_server=True, prompt=called, expect="snrub ti")
+    assert status == 0, err
     assert story.guest.shell("cat /home/hermes/workspace/tool-word") == f"{WORD} plain"
 
 
