@@ -22,6 +22,7 @@ import os
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -451,7 +452,10 @@ def _give_back_data(subject: Subject, backup: str, version: str) -> str:
 
 def _take_back(trial: Trial, error: Exception) -> Refusal:
     """Everything as it was; the text of the refusal tells why, and how it stands now."""
-    why = str(error) if isinstance(error, Refusal | OSError) else repr(error)
+    why = str(error)
+    if not isinstance(error, Refusal | OSError):
+        why = repr(error)
+        traceback.print_exception(error, file=sys.stdout)
     lines = [f"the update to {trial.name} was taken back: {why}"]
     for service in verify.services_of(trial.subject.probe):
         words = verify.journal(service, "--since", f"@{trial.began:.0f}")
