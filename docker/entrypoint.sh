@@ -3,7 +3,7 @@
 # It never changes a file that is there. Started as root it only hands empty new folders over, and drops.
 #
 # HERMES_UID and HERMES_GID: whom root drops to. HERMES_HOME, CODEX_HOME, CLAUDE_HOME, GEMINI_HOME, HERMES_EXECUTABLE:
-# other places. What is not set, or blank, is as the image has it.
+# other places. HERMES_DASHBOARD=1: the dashboard beside the gateway. What is not set, or blank, is as the image has it.
 set -euo pipefail
 
 image_user=10000
@@ -29,6 +29,7 @@ faults=()
 for name in HERMES_UID HERMES_GID; do
   [[ ${!name} =~ ^[1-9][0-9]{0,4}$ && ${!name} -lt 65535 ]] || faults+=("$name is '${!name}': it is a number from 1 to 65534.")
 done
+[[ ${HERMES_DASHBOARD:=0} =~ ^(0|1|false|true|no|yes)$ ]] || faults+=("HERMES_DASHBOARD is '$HERMES_DASHBOARD': it is 1 or 0.")
 for folder in "$HERMES_HOME" "${signins[@]}"; do
   [[ $folder == /* ]] || faults+=("the folder '$folder' is no full path: it has to begin with a slash.")
 done
@@ -80,7 +81,8 @@ if [ ! -e "$HERMES_HOME/config.yaml" ] && [ ! -L "$HERMES_HOME/config.yaml" ]; t
   rm -f "$fresh"
 fi
 
+if [[ $HERMES_DASHBOARD =~ ^(1|true|yes)$ && "$1 ${2:-}" = "hermes gateway" ]]; then set -- "$here/with-dashboard.sh" "$@"; fi
 # Process 1 reaps what others leave, and hands on signals: as the agent's user, since root has no right here to send one
-# to another's process. In another container's processes that one's process 1 does it.
+# to another's process.
 [ $$ != 1 ] || set -- tini -- "$@"
 exec -- "$@"

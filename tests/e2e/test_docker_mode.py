@@ -283,6 +283,7 @@ def own(docked: Docked) -> str:
         "AGENT_EXTRAS": "web,sms",
         "HERMES_UID": OWNER,
         "HERMES_GID": OWNER,
+        "HERMES_DASHBOARD": 1,
         "HERMES_PUBLISHED_BIND_IP": guest.address,
         "HERMES_HOME_HOST": "/srv/hermes",
         "CODEX_HOME_HOST": "/srv/codex",
@@ -346,14 +347,13 @@ def test_an_image_of_ones_own_is_built_says_its_version_and_runs_as_the_folders_
 @pytest.mark.usefixtures("own")
 def test_its_dashboard_sees_the_gateway_and_believes_the_proxy(docked: Docked) -> None:
     guest = docked.guest
-    guest.shell(f"exec 2>&1; {COMPOSE} --profile dashboard up -d", 200)
-    until(guest, "hermes-dashboard-1", "curl -fsS -o /dev/null http://127.0.0.1:9119/login")
+    until(guest, "hermes-gateway-1", "curl -fsS -o /dev/null http://127.0.0.1:9119/login")
     login = {"provider": "basic", "username": "ada", "password": PASSWORD}
     answer = post(guest, 9119, "/auth/password-login", login, {"X-Forwarded-Proto": "https"})
     assert "__Host-hermes_session_at" in answer.cookies
     status = requests.get(f"http://{guest.address}:9119/api/status", timeout=120).json()
     assert (status["version"], status["gateway_running"]) == ("0.19.0", True)
-    shown = guest.shell("docker inspect hermes-gateway-1 hermes-dashboard-1")
+    shown = guest.shell("docker inspect hermes-gateway-1")
     for secret in (API_KEY, PASSWORD, MODEL_KEY):
         assert secret not in shown
 
@@ -361,7 +361,7 @@ def test_its_dashboard_sees_the_gateway_and_believes_the_proxy(docked: Docked) -
 @pytest.mark.usefixtures("own")
 def test_a_stop_reaches_the_agent(docked: Docked) -> None:
     sh = docked.guest.shell
-    sh(f"exec 2>&1; {COMPOSE} --profile dashboard stop", 200)
+    sh(f"exec 2>&1; {COMPOSE} stop", 200)
     # The code of a gateway that was told to end, not the 137 of one that was killed; and it came to its last words.
     assert sh("docker inspect --format '{{.State.ExitCode}}' hermes-gateway-1") == "1\n"
     assert "Gateway stopped (total teardown" in sh("cat /srv/hermes/logs/gateway.log")

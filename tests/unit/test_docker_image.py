@@ -58,10 +58,9 @@ HOMES = {
 }
 
 
-@pytest.mark.parametrize("service", ["gateway", "dashboard"])
-def test_each_home_is_the_hosts_folder_when_named(service: str) -> None:
+def test_each_home_is_the_hosts_folder_when_named() -> None:
     named = {variable: f"/srv/{variable.lower()}" for variable in HOMES}
-    found = mounts(rendered(**named)["services"][service])
+    found = mounts(rendered(**named)["services"]["gateway"])
     assert found == {target: named[variable] for variable, target in HOMES.items()}
 
 
@@ -80,25 +79,22 @@ def test_ports_are_on_loopback_unless_an_address_is_named() -> None:
 
 
 def test_there_is_one_gateway_and_the_dashboard_is_on_wish() -> None:
-    services = rendered()["services"]
-    gateways = [name for name, service in services.items() if service["command"][:2] == ["hermes", "gateway"]]
-    assert gateways == ["gateway"]
-    assert services["dashboard"]["profiles"] == ["dashboard"]
-    # Two containers on one home see each other's processes, or the dashboard takes the gateway for dead.
-    assert services["dashboard"]["pid"] == "service:gateway"
-    assert services["dashboard"]["network_mode"] == "service:gateway"
+    [(name, service)] = rendered()["services"].items()
+    assert (name, service["command"]) == ("gateway", ["hermes", "gateway", "run"])
+    assert service["environment"]["HERMES_DASHBOARD"] == 0
+    assert rendered(HERMES_DASHBOARD="1")["services"]["gateway"]["environment"]["HERMES_DASHBOARD"] == 1
 
 
-def test_the_agent_runs_as_the_user_that_is_named_in_every_service() -> None:
-    for service in rendered(HERMES_UID="1000", HERMES_GID="")["services"].values():
-        assert (service["environment"]["HERMES_UID"], service["environment"]["HERMES_GID"]) == (1000, USER)
+def test_the_agent_runs_as_the_user_that_is_named() -> None:
+    environment = rendered(HERMES_UID="1000", HERMES_GID="")["services"]["gateway"]["environment"]
+    assert (environment["HERMES_UID"], environment["HERMES_GID"]) == (1000, USER)
 
 
-def test_no_service_goes_around_the_entrypoint() -> None:
-    for service in rendered()["services"].values():
-        assert "entrypoint" not in service
-        assert "user" not in service
-        assert service["cap_drop"] == ["ALL"]
+def test_the_service_goes_through_the_entrypoint_with_the_least_rights_that_it_needs() -> None:
+    service = rendered()["services"]["gateway"]
+    assert not {"entrypoint", "user", "privileged", "network_mode", "pid"} & set(service)
+    assert (service["cap_drop"], service["cap_add"]) == (["ALL"], ["CHOWN", "SETGID", "SETUID"])
+    assert service["security_opt"] == ["no-new-privileges:true"]
 
 
 # ---- Dockerfile and build --------------------------------------------------------------------------------------------
@@ -238,7 +234,7 @@ def site(passable: Path) -> Site:
     app.mkdir()
     home.mkdir()
     shutil.copy(DOCKER / "entrypoint.sh", app / "docker-entrypoint.sh")
-    for name in ("as-hermes.sh", "config.default.yaml"):
+    for name in ("as-hermes.sh", "with-dashboard.sh", "config.default.yaml"):
         shutil.copy(DOCKER / name, app)
     agent = app / "hermes"
     agent.write_text("#!/bin/sh\n")
@@ -327,17 +323,23 @@ def test_the_command_is_the_one_asked_for_and_its_end_is_the_end(site: Site) -> 
 
 
 def test_blank_values_are_the_images_and_odd_ones_are_told_all_at_once_before_anything_is_made(site: Site) -> None:
-    blank = dict.fromkeys(("HERMES_HOME", "CODEX_HOME", "HERMES_UID", "HERMES_GID"), "")
+    blank = dict.fromkeys(("HERMES_HOME", "CODEX_HOME", "HERMES_UID", "HERMES_GID", "HERMES_DASHBOARD"), "")
     assert site.run("sh", "-c", 'echo "$HERMES_HOME"', env=blank).stdout == f"{site.data}\n"
 
     shutil.rmtree(site.data)
-    odd = {"HERMES_UID": "0", "HERMES_GID": "me; id", "HERMES_HOME": "data", "GEMINI_HOME": "~/.gemini"}
+    odd = {
+        "HERMES_DASHBOARD": "on",
+        "HERMES_UID": "0",
+        "HERMES_GID": "me; id",
+        "HERMES_HOME": "data",
+        "GEMINI_HOME": "~/.gemini",
+    }
     done = site.run(env=odd)
     assert (done.returncode, done.stdout) == (1, "")
     for name, value in odd.items():
         assert f"'{value}'" in done.stderr, name
     assert "no command was given. The image's own is: hermes gateway run" in done.stderr
-    assert done.stderr.count("error: ") == 5
+    assert done.stderr.count("error: ") == 6
     assert not site.data.exists()
     for uid in ("65535", "-1", "08", "1e3", "99999999999999999999"):
         assert f"HERMES_UID is '{uid}'" in site.run("true", env={"HERMES_UID": uid}).stderr
@@ -444,6 +446,64 @@ def test_process_1_is_an_init_of_the_agents_user_that_hands_on_signals_and_the_e
     command = ["unshare", "--pid", "--fork", str(site.app / "docker-entrypoint.sh"), "hermes", "gateway"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (7, f"1 {USER} -- hermes gateway\n"), done.stderr
+
+
+# ---- the dashboard beside the gateway --------------------------------------------------------------------------------
+
+STAND_IN = """#!/bin/sh
+# The gateway runs until the dashboard was started the third time, or until it is told to end.
+trap 'echo "$1 ended" >>"$HOME/calls"; exit 5' TERM
+echo "$*" >>"$HOME/calls"
+if [ "$1" = dashboard ] && [ ! -e "$HOME/steady" ]; then exit 3; fi
+while :; do
+  if [ "$1" != dashboard ] && [ "$(grep -c '^dashboard' "$HOME/calls")" -ge 3 ]; then exit 7; fi
+  command -p sleep 0.05
+done
+"""
+
+
+@pytest.fixture
+def beside(site: Site) -> dict[str, str]:
+    """The environment of a site with a stand-in for the agent on PATH, and no pause before a new try."""
+    programs = site.app / "bin"
+    programs.mkdir()
+    for name, text in (("hermes", STAND_IN), ("sleep", "#!/bin/sh\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    return {"PATH": f"{programs}:{os.environ['PATH']}", "HERMES_DASHBOARD": "1"}
+
+
+def test_the_dashboard_is_started_again_and_the_gateways_end_is_the_end(site: Site, beside: dict[str, str]) -> None:
+    done = site.run("hermes", "gateway", "run", env=beside)
+    assert done.returncode == 7, done.stderr
+    assert "dashboard: ended with 3; again in 30 s" in done.stderr
+    calls = (site.home / "calls").read_text().splitlines()
+    assert calls.count("gateway run") == 1
+    assert set(calls) == {"gateway run", "dashboard --no-open --skip-build --host 0.0.0.0 --port 9119"}
+
+
+def test_a_stop_ends_gateway_and_dashboard(site: Site, beside: dict[str, str]) -> None:
+    (site.home / "steady").touch()
+    command = [str(site.app / "with-dashboard.sh"), "hermes", "gateway", "run"]
+    calls = site.home / "calls"
+    with subprocess.Popen(command, env={**beside, "HOME": str(site.home)}) as process:
+        deadline = time.monotonic() + 60
+        while not calls.exists() or len(calls.read_text().splitlines()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(timeout=60) == 5
+    assert {"gateway ended", "dashboard ended"} < set(calls.read_text().splitlines())
+
+
+@pytest.mark.parametrize("wish", ["1", "0"])
+def test_other_commands_and_without_the_wish_there_is_no_dashboard(
+    site: Site, beside: dict[str, str], wish: str
+) -> None:
+    command = ["hermes", "gateway", "run"] if wish == "0" else ["true"]
+    (site.app / "bin" / "hermes").write_text('#!/bin/sh\necho "$*"\n')
+    done = site.run(*command, env={**beside, "HERMES_DASHBOARD": wish})
+    assert done.stdout == ("gateway run\n" if wish == "0" else "")
 
 
 # ---- the health check ------------------------------------------------------------------------------------------------
