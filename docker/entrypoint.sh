@@ -14,8 +14,6 @@ image_user=10000
 export HOME HERMES_HOME
 signins=("${CODEX_HOME:-$HOME/.codex}" "${CLAUDE_HOME:-$HOME/.claude}" "${GEMINI_HOME:-$HOME/.gemini}")
 here=$(dirname "$(readlink -f "$0")")
-remedy="
-  On the host, for what is mounted there: chown -R $HERMES_UID:$HERMES_GID FOLDER"
 
 fail() {
   printf 'error: %s\n' "$@" >&2
@@ -56,6 +54,8 @@ fi
 
 umask 077
 me="user $(id -u)"
+remedy="
+  On the host, for what is mounted there: chown -R $(id -u):$(id -g) FOLDER"
 for folder in "$HERMES_HOME" "${signins[@]}"; do
   [ -d "$folder" ] || mkdir -p "$folder" || fail "there is no folder $folder, and $me can't make it."
 done

@@ -215,7 +215,8 @@ def until(guest: Guest, container: str, probe: str) -> None:
 def test_the_labs_image_keeps_upstreams_outer_contract(docked: Docked) -> None:
     """Facts hermes 2, "Docker image". The home is a new volume."""
     sh, image = docked.guest.shell, docked.image()
-    sh("docker rm --force hermes")
+    # It may have been removed by what went before.
+    sh(f"docker rm --force hermes; docker pull --quiet {image}")
     config = json.loads(sh(f"docker image inspect {image}"))[0]["Config"]
     assert (config["User"], list(config["Volumes"])) == ("root", ["/opt/data"])
     assert not config.get("Healthcheck")

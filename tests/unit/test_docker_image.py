@@ -364,13 +364,15 @@ def test_a_home_that_is_a_file_is_refused(site: Site) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
-def test_a_home_of_another_user_is_refused_with_the_command_that_helps(site: Site) -> None:
-    site.data.mkdir()
+@pytest.mark.parametrize("user", [USER, 1234], ids=["the image's", "another from the start"])
+def test_a_home_of_another_user_is_refused_with_the_command_that_helps(site: Site, user: int) -> None:
+    for name in (".hermes", ".codex", ".claude", ".gemini"):
+        (site.home / name).mkdir()
     (site.data / "old").touch()
-    done = site.run("echo", "it ran")
+    done = site.run("echo", "it ran", user=user)
     assert done.returncode == 1
-    assert f"{site.data} belongs to user 0, and user {USER} can't write there" in done.stderr
-    assert f"chown -R {USER}:{USER} FOLDER" in done.stderr
+    assert f"{site.data} belongs to user 0, and user {user} can't write there" in done.stderr
+    assert f"chown -R {user}:{user} FOLDER" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
