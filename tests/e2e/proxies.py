@@ -89,12 +89,6 @@ class Visitor:
         return found
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def program(name: str) -> str:
     """Its path: as the set-up unpacked it, or the machine's own."""
     path = os.pathsep.join([str(TOOLS / "bin"), str(TOOLS / "sbin"), os.environ["PATH"], "/usr/sbin"])

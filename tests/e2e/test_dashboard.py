@@ -46,7 +46,8 @@ from provisioning import (
 from tests.e2e import proxies
 from tests.e2e.identity import Provider, serving
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
-from tests.e2e.proxies import NAME, PATIENCE, Answer, Proxy, Visitor, free_port
+from tests.e2e.proxies import NAME, PATIENCE, Answer, Proxy, Visitor
+from tests.listening import free_port
 
 pytestmark = needs_root
 

@@ -13,6 +13,7 @@ import pytest
 
 from lab.place import Place
 from lab.services.source import TAG, GitDaemon, Source, SourceError, build_repository
+from tests.listening import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -32,12 +33,6 @@ def git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["git", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False, env=environment
     )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_the_tree_alone_decides_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.e2e import proxies
-from tests.e2e.proxies import NAME, Proxy, Visitor, free_port
+from tests.e2e.proxies import NAME, Proxy, Visitor
+from tests.listening import free_port
 
 PROXIES = {"caddy": proxies.caddy, "nginx": proxies.nginx, "manager": proxies.nginx_proxy_manager}
 
