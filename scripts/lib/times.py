@@ -24,4 +24,5 @@ def told(files: list[Path]) -> list[str]:
 
 if __name__ == "__main__":
     # A pattern that fitted nothing is its own word.
-    print(*told([Path(name) for name in sys.argv[1:] if Path(name).exists()]), sep="\n")
+    for line in told([Path(name) for name in sys.argv[1:] if Path(name).exists()]):
+        print(line)
