@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
+from lab.instance import CHECKOUT
 from tests.lifecycle.homesite import Site
 from tests.lifecycle.test_refusals import refused
 
 CANARY = "canary-part-of-an-object-31c7"
 TELEGRAM = "123456789:" + "A" * 35
+
+
+def as_comment(site: Site, stack: str) -> str:
+    """What a pull request would be told."""
+    command = [str(CHECKOUT / "examples" / "pull-request" / "preview.sh"), stack]
+    return subprocess.run(command, env=site.env, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def test_a_secret_environment_is_set_part_by_part(with_pet: Site) -> None:
@@ -19,6 +29,11 @@ def test_a_secret_environment_is_set_part_by_part(with_pet: Site) -> None:
     # In every preview, for as long as it is so.
     assert any("agentTelegramAllowedUsers" in message for message in good.messages), good.messages
     assert site.writes == []
+    told = as_comment(site, "cattle")
+    assert re.match(r"### cattle: \+ \d+ to create", told), told
+    assert "agentTelegramAllowedUsers" in told
+    assert CANARY not in told
+    assert TELEGRAM not in told
 
     text = site.lab.stack_config_file.read_text()
     site.lab.stack_config_file.write_text(text.replace("    GOOD:\n", "    BAD: in-clear\n    GOOD:\n"))
