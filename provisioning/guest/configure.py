@@ -102,7 +102,7 @@ def put_in_place(
     """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start."""
     install_facts(inputs)
     write_managed(inputs["gid"], config, env)
-    in_home = put_home(inputs, hidden, python)
+    in_home = put_home(inputs, hidden, python, config)
     for line in in_home["lines"]:
         print(f"home: {line}")
     # Documents are read when a session begins. Of auth.json that is not certain, so a new one is a reason to restart.
@@ -158,7 +158,7 @@ def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, 
     return env
 
 
-def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str) -> dict[str, Any]:
+def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, config: dict[str, Any]) -> dict[str, Any]:
     """Documents, auth.json and the user's config.yaml: by a program that runs as the agent's user."""
     wish = {
         "home": inputs["home"],
@@ -166,6 +166,8 @@ def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str) -> dic
         "working": inputs["working_directory"],
         "documents": inputs["documents"],
         "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs["auth_file"]["overwrite"]},
+        # The image of Docker mode brings a config.yaml for a new home, with more in it.
+        "schema": config["_config_version"] if inputs["container"] is None else None,
         "config": inputs["user_config"],
     }
     program = Path(home_program.__file__).read_text(encoding="utf-8")

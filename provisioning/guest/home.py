@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -23,12 +24,14 @@ from typing import Any
 STACK_FOLDER = ".hermes-stack"
 MANIFEST = "declared.json"
 REPLACED = "replaced"
+SEED = re.compile(rb"_config_version: \d+\n")
 
 
 class Home:
     """The folders, what an earlier run wrote there, and the lines to tell.
 
-    ``inputs``: home, hermes and working as absolute paths; documents, auth and config as the functions below say.
+    ``inputs``: home, hermes and working as absolute paths; documents, auth, schema and config as the functions below
+    say.
     """
 
     def __init__(self, inputs: dict[str, Any]) -> None:
@@ -152,6 +155,22 @@ def put_auth(home: Home) -> None:
     home.written["auth"] |= {"declared": mine, "forced": auth["overwrite"]}
 
 
+def seed_config(home: Home) -> None:
+    """``schema``: the number that the installed agent gives to its config.yaml; None: the file is not our business.
+
+    Parts of 0.19.0 (gateway/config.py, hermes_time.py, hermes_logging.py, cron/jobs.py) lay what is pinned over the
+    home's config.yaml, and over nothing where that is missing or empty. So a new home gets one, with the schema alone;
+    one with anything else in it is the user's.
+    """
+    schema, path = home.inputs["schema"], home.places["hermes"] / "config.yaml"
+    if schema is None:
+        return
+    present, text = read(path), f"_config_version: {schema}\n".encode()
+    if present != text and (not (present or b"").strip() or SEED.fullmatch(present or b"")):
+        write(path, text)
+        home.lines.append(f"config.yaml: begun in {path}, so that what is declared has its effect")
+
+
 def put_config(home: Home) -> None:
     """``config``: top-level keys that have to be in the user's own config.yaml; its other keys and comments stay."""
     wanted, before = home.inputs["config"], home.written["config"]
@@ -201,6 +220,7 @@ def put(inputs: dict[str, Any]) -> dict[str, Any]:
     home = Home(inputs)
     put_documents(home)
     put_auth(home)
+    seed_config(home)
     put_config(home)
     home.remember()
     return {"lines": home.lines, "auth": home.written["auth"].get("written", "")}

@@ -26,6 +26,10 @@ ACCOUNT = {"user": "agent", "group": "agents", "uid": 12345, "gid": 12346}
 MOUNT_PATH = "/srv/agent"  # of the guest of this module (conftest.py)
 PLACE = {"home": MOUNT_PATH, "state_directory": "/srv/agent/state", "working_directory": "/srv/agent/work"}
 ARGUMENTS = ["-v", "--no-supervise"]
+GATEWAYS_OWN = {
+    "timezone": "Europe/Berlin",
+    "quick_commands": {"disk": {"command": "df -h", "type": "exec"}},
+}
 KEY = "canary0123456789abcdef0123456789abcdef"
 
 
@@ -113,8 +117,15 @@ def test_the_service_comes_back_as_it_is_declared(guest: Guest) -> None:
     # systemd.service(5), Restart=: of a signal that is none of the clean ones, and not of an end with a status.
     assert ended_by(guest, "SIGKILL") == "running"
     assert ended_by(guest, "SIGTERM") in ("dead", "failed")
-    guest.run(configured(guest, service={"restart": "no"}))
+    guest.run(configured(guest, service={"restart": "no"}, settings=GATEWAYS_OWN))
     assert ended_by(guest, "SIGKILL") == "failed"
+    # The home's config.yaml was removed above, and these two of the agent's readers see nothing pinned without one.
+    program = (
+        "import hermes_time as t, gateway.config as g; print(t.get_timezone(), g.load_gateway_config().quick_commands)"
+    )
+    python = f"env HERMES_HOME={PLACE['state_directory']} /opt/hermes/current/venv/bin/python"
+    answer = guest.shell(f"cd / && runuser -u agent -- {python} -c '{program}'").splitlines()[-1]
+    assert answer == f"Europe/Berlin {GATEWAYS_OWN['quick_commands']}"
     guest.run(configured(guest))
     assert ended_by(guest, "SIGTERM") == "running"
 

@@ -35,6 +35,7 @@ class Home:
         auth: str | None = None,
         overwrite: bool = False,
         config: dict[str, Any] | None = None,
+        schema: int | None = None,
     ) -> list[str]:
         lines: list[str] = program.put(
             {
@@ -43,6 +44,7 @@ class Home:
                 "working": str(self.folder / "workspace"),
                 "documents": list(documents),
                 "auth": {"text": auth, "overwrite": overwrite},
+                "schema": schema,
                 "config": config or {},
             }
         )["lines"]
@@ -231,6 +233,7 @@ def test_the_program_runs_by_itself_and_says_in_one_line_what_stopped_it(home: H
         "working": str(home.folder),
         "documents": [{**SOUL, "text": "s"}],
         "auth": {"text": None, "overwrite": False},
+        "schema": None,
         "config": {},
     }
     run = [sys.executable, "-IB", "-c", source]
@@ -241,3 +244,28 @@ def test_the_program_runs_by_itself_and_says_in_one_line_what_stopped_it(home: H
     home.soul.rmdir()
     done = subprocess.run(run, input=json.dumps(wish), capture_output=True, text=True, check=True, timeout=60)
     assert json.load(io.StringIO(done.stdout))["lines"] == [f"SOUL.md: written to {home.soul}"]
+
+
+@pytest.mark.parametrize("there", [None, "", "\n", "_config_version: 31\n"])
+def test_a_new_home_gets_a_config_of_the_installed_agents_schema(home: Home, there: str | None) -> None:
+    config = home.hermes / "config.yaml"
+    if there is not None:
+        config.write_text(there)
+    home.put(schema=33)
+    assert yaml.safe_load(config.read_text()) == {"_config_version": 33}
+    assert home.put(schema=33) == []
+    # With another key beside it, it goes on from there.
+    home.put(schema=33, config={"fallback_providers": [{"provider": "p"}]})
+    assert yaml.safe_load(config.read_text()) == {"_config_version": 33, "fallback_providers": [{"provider": "p"}]}
+
+
+@pytest.mark.parametrize("theirs", ["# mine\n", "_config_version: 31\nagent: {}\n", "agent: {}\n"])
+def test_a_config_that_says_anything_is_the_users(home: Home, theirs: str) -> None:
+    (home.hermes / "config.yaml").write_text(theirs)
+    assert home.put(schema=33) == []
+    assert (home.hermes / "config.yaml").read_text() == theirs
+
+
+def test_in_docker_mode_the_image_brings_the_config(home: Home) -> None:
+    assert home.put(schema=None) == []
+    assert not (home.hermes / "config.yaml").exists()
