@@ -76,6 +76,45 @@ def test_there_is_no_row_for_an_option_that_is_none() -> None:
     assert sorted(rows) == sorted(declared())
 
 
+# Of upstream's hermes-agent/docs/nixos-setup.md, "Options Reference".
+NIXOS = {
+    "enable",
+    "package",
+    "user",
+    "group",
+    "createUser",
+    "stateDir",
+    "workingDirectory",
+    "addToSystemPackages",
+    "settings",
+    "configFile",
+    "environmentFiles",
+    "environment",
+    "authFile",
+    "authFileForceOverwrite",
+    "documents",
+    "mcpServers",
+    "extraArgs",
+    "extraPackages",
+    "restart",
+    "restartSec",
+    "container.enable",
+    "container.backend",
+    "container.image",
+    "container.extraVolumes",
+    "container.extraOptions",
+}
+
+
+def test_each_option_of_the_nixos_module_leads_to_keys_that_there_are() -> None:
+    text = (ROOT / "docs" / "options.md").read_text().partition("## From the NixOS module")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `")]
+    there = {name for left, _ in rows for name in re.findall(r"`([\w.]+)`", left)}
+    here = {name for _, right in rows for name in re.findall(r"`((?:agent|cattle)\w+)`", right)}
+    assert there >= NIXOS
+    assert here <= set(declared())
+
+
 def test_the_stack_files_set_only_what_is_declared() -> None:
     for file in ROOT.glob("Pulumi.*.yaml"):
         keys = {key.partition(":")[2] for key in yaml.safe_load(file.read_text())["config"]}
