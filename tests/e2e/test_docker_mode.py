@@ -99,6 +99,8 @@ def test_a_reboot_of_the_guest_keeps_it_too(docked: Docked) -> None:
     guest.up()
     status, _, err = docked.verify(services_timeout_s=120)
     assert status == 0, err
+    # Of the earlier start nothing is left that would bring up a second gateway, which then ends the first.
+    assert guest.shell("docker exec hermes pgrep -fxc 's6-supervise gateway-default'").strip() == "1"
     assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
 
 
@@ -121,8 +123,7 @@ def test_another_identity_is_another_container_and_the_data_stays(docked: Docked
         ("write file /data/n.txt: hello", "bytes_written"),
         ("write file relative.txt: hello", "bytes_written"),
     ):
-        status, _, err = docked.verify(prompt=prompt, expect=expect)
-        assert status == 0, err
+        assert expect in ask(guest.target(), prompt)
     # The working directory is the one of bare-metal mode.
     assert guest.shell("stat -c %u /data/n.txt /home/hermes/workspace/relative.txt").split() == ["10000", "10000"]
 
@@ -178,8 +179,7 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     guest.shell("docker stop --time 60 hermes")
     assert gateways(guest) == 0
     assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
-    status, _, err = guest.verify(prompt="what do you remember?", expect="the cat is called Miez")
-    assert status == 0, err
+    assert "the cat is called Miez" in ask(guest.target(), "what do you remember?")
     assert guest.shell("docker ps --all --quiet") == ""
     assert gateways(guest) == 1
     between = sessions(guest, BARE)
