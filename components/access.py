@@ -6,7 +6,7 @@ import pulumi
 import tenacity
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
-from components.dynamic import Props, Provider, changed, diff_of, say
+from components.dynamic import Props, Provider, changed, diff_of, progress
 from components.timing import stopwatch
 from provisioning.errors import SshUnreachable
 from provisioning.ssh import HostKey, wait_for_ssh
@@ -53,7 +53,9 @@ class _AccessProvider(Provider):
             if address is None:
                 with self.proxmox() as client:
                     address = _wait_for_address(client, node, vmid)
-            key = wait_for_ssh(address, private_key_file=props["private_key_file"], timeout_s=SSH_SECONDS, on_line=say)
+            key = wait_for_ssh(
+                address, private_key_file=props["private_key_file"], timeout_s=SSH_SECONDS, on_line=progress
+            )
             if pinned is not None and key.line != pinned:
                 old = HostKey.parse(pinned).fingerprint
                 raise SshUnreachable(

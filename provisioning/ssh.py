@@ -86,13 +86,13 @@ class HostKey:
 
 @dataclass(frozen=True)
 class SshTarget:
-    """Where to log in. Without `private_key_file` the SSH agent and the user's default keys are tried."""
+    """Where to log in, and the file of the private key that does."""
 
     host: str
     host_key: HostKey
     port: int = 22
     user: str = "root"
-    private_key_file: str | None = None
+    private_key_file: str = field(kw_only=True)
 
     @property
     def address(self) -> str:
@@ -182,7 +182,7 @@ def wait_for_ssh(
     *,
     port: int = 22,
     user: str = "root",
-    private_key_file: str | None = None,
+    private_key_file: str,
     timeout_s: float = 120.0,
     on_line: OnLine = print,
 ) -> HostKey:
@@ -191,10 +191,9 @@ def wait_for_ssh(
     SshUnreachable, SshAuthError, PrivateKeyError.
     """
     deadline = time.monotonic() + timeout_s
-    if private_key_file is not None:
-        load_private_key(private_key_file)  # a bad key file is told before the wait, not after it
+    load_private_key(private_key_file)  # a bad key file is told before the wait, not after it
     key = learn_host_key(host, port=port, timeout_s=timeout_s, on_line=on_line)
-    target = SshTarget(host, key, port, user, private_key_file)
+    target = SshTarget(host, key, port, user, private_key_file=private_key_file)
     last: Exception | None = None
     for left in _poll(deadline):
         try:
@@ -272,7 +271,7 @@ def connect(target: SshTarget, *, timeout_s: float = 20.0) -> SshConnection:
     """
     import paramiko
 
-    key = load_private_key(target.private_key_file) if target.private_key_file else None
+    key = load_private_key(target.private_key_file)
     transport: paramiko.Transport | None = None
     try:
         transport = _handshake(target.host, target.port, timeout_s, _algorithms_for(target.host_key.type))
@@ -403,36 +402,18 @@ def _show_key(host: str, port: int, timeout_s: float) -> HostKey:
         _close(transport)
 
 
-def _authenticate(transport: paramiko.Transport, target: SshTarget, key: paramiko.PKey | None) -> None:
+def _authenticate(transport: paramiko.Transport, target: SshTarget, key: paramiko.PKey) -> None:
     import paramiko
 
-    keys = [key] if key is not None else _agent_and_default_keys()
-    refused: list[str] = []
-    for candidate in keys:
-        try:
-            transport.auth_publickey(target.user, candidate)
-        except paramiko.AuthenticationException:
-            refused.append(
-                f"{candidate.get_name()} {HostKey.from_blob(candidate.get_name(), candidate.asbytes()).fingerprint}"
-            )
-            continue
-        return
-    tried = "; ".join(refused) if refused else "none: there is no key file, no SSH agent with keys, no default key"
-    raise SshAuthError(
-        f"{target.host}:{target.port} answers, but refuses the login of {target.user}. Keys tried: {tried}.\n"
-        "The container's root must have the public half: Proxmox sets it only when the container is created.\n"
-        "Name the right private key, or add the public one to /root/.ssh/authorized_keys (pct exec VMID -- ...)."
-    )
-
-
-def _agent_and_default_keys() -> list[paramiko.PKey]:
-    import paramiko
-
-    keys: list[paramiko.PKey] = list(paramiko.Agent().get_keys())
-    for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
-        with contextlib.suppress(PrivateKeyError):
-            keys.append(load_private_key(str(Path.home() / ".ssh" / name)))
-    return keys
+    try:
+        transport.auth_publickey(target.user, key)
+    except paramiko.AuthenticationException:
+        tried = f"{key.get_name()} {HostKey.from_blob(key.get_name(), key.asbytes()).fingerprint}"
+        raise SshAuthError(
+            f"{target.host}:{target.port} answers, but refuses the login of {target.user}. The key tried: {tried}.\n"
+            "The container's root must have the public half: Proxmox sets it only when the container is created.\n"
+            "Name the right private key, or add the public one to /root/.ssh/authorized_keys (pct exec VMID -- ...)."
+        ) from None
 
 
 def _mismatch(target: SshTarget, shown: str) -> HostKeyMismatch:

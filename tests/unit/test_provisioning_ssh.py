@@ -107,9 +107,9 @@ def server(tmp_path: Path, client_key: Path) -> Iterator[Server]:
     made.close()
 
 
-def target_of(server: Server, key_file: Path | None, host_key: HostKey | None = None) -> SshTarget:
+def target_of(server: Server, key_file: Path, host_key: HostKey | None = None) -> SshTarget:
     shown = host_key or learn_host_key("127.0.0.1", port=server.port, timeout_s=10, on_line=lambda _: None)
-    return SshTarget("127.0.0.1", shown, server.port, "root", str(key_file) if key_file else None)
+    return SshTarget("127.0.0.1", shown, server.port, "root", private_key_file=str(key_file))
 
 
 def key_of(key: paramiko.PKey) -> HostKey:
@@ -132,8 +132,8 @@ def test_a_line_that_is_no_key_is_refused(line: str) -> None:
         HostKey.parse(line)
 
 
-def test_the_learnt_key_is_the_type_that_openssh_prefers(server: Server) -> None:
-    assert target_of(server, None).host_key == key_of(server.host_keys[0])
+def test_the_learnt_key_is_the_type_that_openssh_prefers(server: Server, client_key: Path) -> None:
+    assert target_of(server, client_key).host_key == key_of(server.host_keys[0])
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
