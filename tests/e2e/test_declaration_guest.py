@@ -7,8 +7,10 @@ left it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,11 @@ from typing import Any
 
 import pytest
 import tenacity
+import yaml
 from aiohttp import web
 
 from components.agent import configure_inputs
+from components.explanation import explain
 from lab.network import MODEL_PORT
 from lab.services.model import ModelEndpoint as LabModel
 from provisioning import BaselineInputs, PhaseFailed, PhasePlan, render_baseline, render_configure
@@ -28,6 +32,7 @@ from tests.unit.test_settings import read
 
 pytestmark = needs_root
 
+GATEWAY = "hermes-gateway.service"
 FIRST_KEY, SPARE_KEY = "sk-first-canary-7d1e", "sk-spare-canary-94ab"
 WORD = "canary-word-of-the-tool"
 TELEGRAM = "123456789:" + "A" * 35
@@ -66,11 +71,67 @@ class Listening(LabModel):
         super().__init__(host, port, key, log_file)
         self.heard: list[dict[str, Any]] = []
         self.spare = spare
+        self.updates: list[dict[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
 
     def add_routes(self, router: web.UrlDispatcher, prefix: str = "") -> None:
         super().add_routes(router, prefix)
         if self.spare is not None:
             self.spare.add_routes(router, "/spare")
+            router.add_post("/mcp", self._mcp)
+            router.add_route("*", "/bot{token}/{method}", self._telegram)
+
+    async def _mcp(self, request: web.Request) -> web.StreamResponse:
+        """An MCP server over HTTP with one tool, for who bears the word."""
+        if request.headers.get("X-Word") != WORD:
+            return web.Response(status=401)
+        asked = await request.json()
+        if "id" not in asked:
+            return web.Response(status=202)
+        results = {
+            "initialize": {
+                "protocolVersion": (asked.get("params") or {}).get("protocolVersion"),
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "remote", "version": "1"},
+            },
+            "tools/list": {"tools": [{"name": "beacon", "description": "Shine.", "inputSchema": {"type": "object"}}]},
+        }
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": results.get(asked["method"], {})})
+
+    async def _telegram(self, request: web.Request) -> web.StreamResponse:
+        """Telegram's bot API as far as the agent needs it for a conversation."""
+        if request.match_info["token"] != TELEGRAM:
+            return web.json_response({"ok": False, "error_code": 401, "description": "Unauthorized"}, status=401)
+        fields: dict[str, Any] = dict(await request.post()) or (await request.json() if request.can_read_body else {})
+        method = request.match_info["method"].lower()
+        result: Any = True
+        if method == "getme":
+            result = {"id": 123456789, "is_bot": True, "first_name": "lab", "username": "lab_bot"}
+        elif method == "getupdates":
+            offset = int(fields.get("offset") or 0)
+            result = [update for update in self.updates if update["update_id"] >= offset]
+            if not result:
+                await asyncio.sleep(0.2)  # as the real one waits, but never longer than the agent does
+        elif method == "sendmessage":
+            self.sent.append(fields)
+            chat = {"id": int(fields["chat_id"]), "type": "private"}
+            result = {"message_id": 1000 + len(self.sent), "date": 1, "chat": chat, "text": fields["text"]}
+        elif method == "getmycommands":
+            result = []
+        return web.json_response({"ok": True, "result": result})
+
+    def write(self, sender: int, text: str) -> None:
+        """Somebody writes to the bot."""
+        number = 1 + len(self.updates)
+        person = {"id": sender, "is_bot": False, "first_name": f"user{sender}"}
+        message = {
+            "message_id": number,
+            "date": int(time.time()),
+            "chat": {"id": sender, "type": "private", "first_name": person["first_name"]},
+            "from": person,
+            "text": text,
+        }
+        self.updates.append({"update_id": number, "message": message})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         answer = await super()._chat(request)
@@ -93,6 +154,7 @@ class Story:
     first: Listening
     spare: Listening
     declared: dict[str, Any]
+    configured: bool = False
 
     def plan(self, **changed: Any) -> PhasePlan:
         self.declared |= changed
@@ -102,7 +164,16 @@ class Story:
         return render_configure(configure_inputs(settings.cattle, settings.agent))
 
     def configure(self, **changed: Any) -> dict[str, Any]:
-        return self.guest.run(self.plan(**changed))
+        """What a preview would tell of it is what has to happen."""
+        before, after = self.plan(), self.plan(**changed)
+        told = explain(
+            "configure", {"declared": before.declared, "digest": before.digest}, after.declared, after.digest
+        )
+        outputs = self.guest.run(after)
+        if self.configured:
+            assert outputs["restarted"] == ([GATEWAY] if GATEWAY in (told or "") else []), told
+        self.configured = True
+        return outputs
 
     def as_agent(self, command: str) -> str:
         environment = "env HERMES_HOME=/home/hermes/.hermes HERMES_MANAGED=pulumi PATH=/usr/bin:/bin"
@@ -165,7 +236,17 @@ def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
                     "args": ["/home/hermes/workspace/tools/lantern.py"],
                     "env": {"WORD": "${LAB_WORD} ${LAB_PLAIN}"},
                     "timeout": 30,
-                }
+                },
+                "remote": {
+                    "url": f"http://{host}:{MODEL_PORT}/mcp",
+                    "headers": {"X-Word": "${LAB_WORD}"},
+                    "connect_timeout": 20,
+                },
+                "off": {
+                    "command": "/opt/hermes/current/venv/bin/python",
+                    "args": ["/home/hermes/workspace/tools/lantern.py"],
+                    "enabled": False,
+                },
             },
         },
     )
@@ -183,8 +264,12 @@ def test_all_that_is_declared_reaches_the_running_agent(story: Story) -> None:
     assert story.spare.heard == []
     for text in ("LAB-SOUL-ONE", "LAB-WORKSHOP", "LAB-USER"):
         assert text in system
-    (lantern,) = [name for name in tools if "lantern" in name]
-    called = f'call {lantern}: {{"text": "it burns"}}'
+    # Hermes names an MCP server's tool mcp__SERVER__TOOL.
+    assert {name for name in tools if "lantern" in name or "beacon" in name} == {
+        "mcp__lab__lantern",
+        "mcp__remote__beacon",
+    }
+    called = 'call mcp__lab__lantern: {"text": "it burns"}'
     status, _, err = story.guest.verify(dashboard=False, api_server=True, prompt=called, expect="snrub ti")
     assert status == 0, err
     assert story.guest.shell("cat /home/hermes/workspace/tool-word") == f"{WORD} plain"
@@ -238,7 +323,7 @@ def test_a_name_of_the_agents_own_is_refused_before_anything_is_written(story: S
 
 def test_when_the_first_model_fails_the_fallback_answers(story: Story) -> None:
     secrets = {**story.declared["agentSecretEnvironment"], "FIRST_KEY": "sk-wrong"}
-    assert story.configure(agentSecretEnvironment=secrets)["restarted"] == ["hermes-gateway.service"]
+    assert story.configure(agentSecretEnvironment=secrets)["restarted"] == [GATEWAY]
     first, spare = len(story.first.heard), len(story.spare.heard)
     story.works()
     assert len(story.first.heard) == first
@@ -273,10 +358,27 @@ def platforms(text: str) -> set[str]:
         return set()
 
 
-def test_the_messengers_are_taken_up_and_no_port_is_opened(story: Story) -> None:
-    """There is no internet: the agent tries one after the other, as long as it is told to, and goes on trying."""
-    patience = {"gateway": {"platform_connect_timeout": 2}}
-    assert story.configure(**TOKENS, agentSettings=patience)["restarted"] == ["hermes-gateway.service"]
+def test_the_messengers_are_taken_up_and_no_port_is_opened(story: Story, tmp_path: Path) -> None:
+    """There is no internet: the agent tries one after the other, as long as it is told to, and goes on trying.
+
+    Telegram leads to this test, by the address that a server of one's own would have. With it a file in place of
+    agentSettings, and an auth.json that is put over the agent's on purpose.
+    """
+    telegram = {"extra": {"base_url": f"http://{story.first.host}:{MODEL_PORT}/bot"}}
+    settings = {"gateway": {"platform_connect_timeout": 20}, "platforms": {"telegram": telegram}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "auth.json").write_text(json.dumps({"version": 1, "providers": {"forced": {}}}))
+    files = {"agentConfigFile": str(tmp_path / "config.yaml"), "agentAuthFile": str(tmp_path / "auth.json")}
+    assert story.configure(**TOKENS, **files, agentAuthFileOverwrite=True)["restarted"] == [GATEWAY]
+    assert "forced" in story.guest.shell("cat /home/hermes/.hermes/auth.json")
+    assert "mine" in story.guest.shell("cat /home/hermes/.hermes-stack/replaced/auth.json.*")
+    # Who is not on the list is not answered, and what he says does not reach the model.
+    story.first.write(2, "reply with the word STRANGERWORD")
+    story.first.write(1, "reply with the word FRIENDWORD")
+    waiting = tenacity.Retrying(stop=tenacity.stop_after_delay(180), wait=tenacity.wait_fixed(0.5))
+    waiting(lambda: next(True for sent in story.first.sent if "FRIENDWORD" in sent["text"]))
+    assert {str(sent["chat_id"]) for sent in story.first.sent if "WORD" in sent["text"]} == {"1"}
+    assert "STRANGERWORD" not in json.dumps(story.first.heard)
     tried = tenacity.Retrying(
         stop=tenacity.stop_after_delay(180),
         wait=tenacity.wait_fixed(0.5),
