@@ -63,8 +63,35 @@ def run(argv: Sequence[str | Path], what: str, **options: Any) -> None:
         [str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
     )
     if done.returncode:
-        tail = "\n".join(f"    {line}" for line in done.stdout.strip().splitlines()[-15:])
-        raise SetupError(f"{what} failed ({argv[0]} ended with {done.returncode}):\n{tail}")
+        lines = [line for line in done.stdout.strip().splitlines() if "Retrying (Retry(" not in line]
+        tail = "\n".join(f"    {line}" for line in lines[-15:])
+        advice = remedy(done.stdout)
+        raise SetupError(f"{what} failed ({argv[0]} ended with {done.returncode}):\n{tail}{advice}")
+
+
+REMEDIES = (
+    ("No space left on device", f"The disk is full: make 1 GB of room (the lab: 3) for {CACHE}, then run this again."),
+    (
+        "UnknownIssuer|CERTIFICATE_VERIFY_FAILED|certificate verify failed",
+        (
+            "A certificate is not trusted: where a proxy has its own authority, add that to the system's certificates "
+            "(update-ca-certificates), then run this again."
+        ),
+    ),
+    (
+        "NewConnectionError|ConnectTimeout|error sending request|[Nn]ame or service not known|resolve|resolution",
+        (
+            "There is no way to the packages: check the network; behind a proxy set https_proxy, with a mirror of "
+            "your own PIP_INDEX_URL and UV_DEFAULT_INDEX. Then run this again: it goes on where it was."
+        ),
+    ),
+)
+"""What a failed download says, and what to do about it; the first that fits."""
+
+
+def remedy(output: str) -> str:
+    """Advice for a command's output, as a line to add to it; empty where nothing is known."""
+    return next((f"\n{advice}" for pattern, advice in REMEDIES if re.search(pattern, output)), "")
 
 
 def sha256(path: Path) -> str:
@@ -473,8 +500,9 @@ def main() -> int:
         install_python_packages()
         install_cli(pins["pulumi"])
         install_plugins(pins["plugins"])
-    except SetupError as error:
-        print(f"setup: {error}", file=sys.stderr)
+    except (SetupError, OSError) as error:
+        advice = remedy(str(error)) if isinstance(error, OSError) else ""
+        print(f"setup: {error}{advice}", file=sys.stderr)
         return 1
     # Without its packages the lab can't run, and the next call has to look again.
     if not (missing and os.geteuid() != 0):

@@ -133,3 +133,29 @@ def test_a_service_is_unpacked_and_never_installed(setup: ModuleType) -> None:
     listed = {words[0]: words[1:] for words in setup.listed_packages("tests")}
     assert listed["caddy"] == listed["nginx"] == ["unpacked"]
     assert not {"caddy", "nginx"} & set(setup.debian_packages("tests"))
+
+
+@pytest.mark.parametrize(
+    ("says", "advice"),
+    [
+        ("OSError: [Errno 28] No space left on device", "make 1 GB of room"),
+        ("invalid peer certificate: UnknownIssuer", "update-ca-certificates"),
+        ("NewConnectionError(...): [Errno -3] Temporary failure in name resolution", "check the network"),
+        ("error sending request for url (https://index.example/simple/)", "check the network"),
+    ],
+)
+def test_a_failed_command_is_told_with_what_to_do_and_without_its_retries(
+    setup: ModuleType, says: str, advice: str
+) -> None:
+    retry = f"WARNING: Retrying (Retry(total=4)) after {says}"
+    program = f"import sys; print({retry!r}); print({says!r}); sys.exit(3)"
+    with pytest.raises(setup.SetupError) as told:
+        setup.run([sys.executable, "-c", program], "installing uv")
+    assert "installing uv failed" in str(told.value)
+    assert says in str(told.value)
+    assert advice in str(told.value)
+    assert "Retrying" not in str(told.value)
+
+
+def test_an_unknown_failure_gets_no_advice(setup: ModuleType) -> None:
+    assert setup.remedy("segmentation fault") == ""
