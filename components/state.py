@@ -26,15 +26,16 @@ class OwnState:
     """``claim``: this stack's mark, once made; ``vmid``: of the container in the state, None when there is none.
 
     ``volumes``: the volids of the pet's volumes by the name that the settings give them; ``home``: where a cattle has
-    its home, on a ``volume`` or on its ``root`` file system; ``container``: what the plugin last told of the container;
-    ``placed``: the host mounts of an earlier run, as the resource keeps them, None when there was no such resource;
-    ``phases``: the outputs of the agent's phases, by the resource's name.
+    its home, on a ``volume``, the one of ``volid``, or on its ``root`` file system; ``container``: what the plugin last
+    told of the container; ``placed``: the host mounts of an earlier run, as the resource keeps them, None when there
+    was no such resource; ``phases``: the outputs of the agent's phases, by the resource's name.
     """
 
     claim: str | None = None
     vmid: int | None = None
     volumes: Mapping[str, str] = field(default_factory=dict)
     home: str | None = None
+    volid: str | None = None
     container: Mapping[str, Any] = field(default_factory=dict)
     placed: tuple[Mapping[str, Any], ...] | None = None
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -46,6 +47,7 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
     vmid: int | None = None
     volumes: dict[str, str] = {}
     home: str | None = None
+    volid: str | None = None
     container: Mapping[str, Any] = {}
     placed: tuple[Mapping[str, Any], ...] | None = None
     phases: dict[str, Mapping[str, Any]] = {}
@@ -59,12 +61,12 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
         elif resource["type"] == _VOLUME_TYPE:
             volumes[resource["outputs"]["name"]] = resource["outputs"]["ref"]
         elif resource["type"] in _HOME_TYPES:
-            home = _HOME_TYPES[resource["type"]]
+            home, volid = _HOME_TYPES[resource["type"]], resource["outputs"].get("volid")
         elif resource["type"] == _HOST_MOUNTS_TYPE:
             placed = tuple(resource["outputs"].get("placed") or ())
         elif resource["type"] == _PHASE_TYPE:
             phases[urn.rsplit("::", 1)[1]] = resource["outputs"]
-    return OwnState(claim, vmid, volumes, home, container, placed, phases)
+    return OwnState(claim, vmid, volumes, home, volid, container, placed, phases)
 
 
 def read_own_state() -> OwnState:

@@ -163,6 +163,11 @@ def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> 
             f"cattleVolume is empty: {cattle.mount_path}, with all that the agent remembers, is on the root file "
             f"system of CT {cattle.vmid}. Whatever destroys or replaces the cattle destroys it, too."
         )
+    if state.volid and check.attach is not None and check.attach.volid != state.volid:
+        warnings.append(
+            f"The home moves from volume {state.volid} to {check.attach.volid}: what the agent remembers is not copied "
+            "with it, and stays on the one that it leaves."
+        )
     if check.host is not None and not check.root_access and state.vmid is None:
         commands = paste(commands_to_paste(None, check.host), indent=2)
         warnings.append(

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from components.state import OwnState
-from components.surroundings import home_faults, number_faults
+from components.surroundings import home_faults, number_faults, warnings_of
+from proxmox.planning import AttachWish
+from proxmox.preflight import CattleCheck, GuestCheck
 
 HOME = "/home/hermes"
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
@@ -93,3 +95,14 @@ def test_a_guests_number_is_not_changed_under_it(key: str) -> None:
     assert "105" in fault.remedy
     # Nobody is told to destroy a pet.
     assert ("destroy" in fault.remedy) == (key == "cattleVmid")
+
+
+def test_another_volume_is_another_home() -> None:
+    """As after a volume's name was changed and with it its path, which makes a new and empty one."""
+    wish = AttachWish(105, "pve", "local-lvm:vm-999-disk-2", HOME, 999)
+    check = CattleCheck(GuestCheck(105, "pve", "local-lvm", 20), attach=wish)
+    cattle: Any = SimpleNamespace(home_on_root=False)
+    [warning] = warnings_of(check, cattle, OwnState("claim", 105, home="volume", volid="local-lvm:vm-999-disk-1"))
+    assert "moves from volume local-lvm:vm-999-disk-1 to local-lvm:vm-999-disk-2" in warning
+    assert warnings_of(check, cattle, OwnState("claim", 105, home="volume", volid=wish.volid)) == []
+    assert warnings_of(check, cattle, OwnState()) == []
