@@ -74,11 +74,11 @@ def _stack_file(stack: str) -> str:
 
 def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.surroundings import deletion_faults, number_faults, pet_check, pet_faults  # noqa: PLC0415
+    from components.surroundings import deletion_faults, pet_check, pet_faults, pet_place_faults  # noqa: PLC0415
 
     state = read_own_state()
     # Before all else: what is said of another guest would only confuse.
-    _refuse(settings, number_faults("petVmid", wish.vmid, state))
+    _refuse(settings, pet_place_faults(settings, wish, state))
     _refuse(
         settings, [*deletion_faults(settings, wish, state), *pet_faults(settings, pet_check(settings, wish, state))]
     )

@@ -106,6 +106,28 @@ def number_faults(key: str, vmid: int, state: OwnState) -> list[Fault]:
     return [Fault(key, str(vmid), rule, remedy)]
 
 
+def _told(state: OwnState, *path: str) -> Any:
+    """What the plugin last told of the container; None where it did not."""
+    value: Any = state.container
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def pet_place_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:
+    """What would make the pet anew: the engine refuses that, too, and advises to take the protection away."""
+    node, storage = _told(state, "nodeName"), _told(state, "disk", "datastoreId")
+    faults = number_faults("petVmid", pet.vmid, state)
+    if node and node != settings.connection.node:
+        rule = f"the pet is on node {node}, with its volumes: on another one it would be an empty pet"
+        faults.append(Fault("node", settings.connection.node, rule, f"set it back to {node}"))
+    if storage and storage != pet.storage:
+        rule = f"the pet's root file system is on {storage}, and a setting does not move it"
+        remedy = f"set it back to {storage}; or on node {node}: pct move-volume {pet.vmid} rootfs {pet.storage}"
+        faults.append(Fault("petStorage", pet.storage, rule, remedy))
+    return faults
+
+
 def home_faults(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
     """A home that would be hidden by a volume, left without one, or destroyed with its root file system."""
     if state.vmid is None or state.home is None:
@@ -130,17 +152,11 @@ def _place(volume: bool, folders: Sequence[str]) -> str:
 def _remaking(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
     """Settings that the plugin can change by a new container only (field reports B6, B7), where that costs the home."""
 
-    def told(*path: str) -> Any:
-        value: Any = state.container
-        for part in path:
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
-
     declared: dict[str, tuple[Any, Any]] = {
-        "node": (told("nodeName"), settings.connection.node),
-        "template": (told("operatingSystem", "templateFileId"), settings.template),
-        "cattleStorage": (told("disk", "datastoreId"), cattle.storage),
-        "cattleSshKeys": (told("initialization", "userAccount", "keys"), list(keys)),
+        "node": (_told(state, "nodeName"), settings.connection.node),
+        "template": (_told(state, "operatingSystem", "templateFileId"), settings.template),
+        "cattleStorage": (_told(state, "disk", "datastoreId"), cattle.storage),
+        "cattleSshKeys": (_told(state, "initialization", "userAccount", "keys"), list(keys)),
     }
     return [
         Fault(

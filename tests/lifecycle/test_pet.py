@@ -66,6 +66,14 @@ def test_destroy_is_refused_before_anything_happens(with_pet: Site) -> None:
         assert kept == known
     assert with_pet.node.running(PET)
 
+    # Another number is another guest: told in our words, for the engine's advise to take the protection away.
+    with_pet.configure(petVmid=PET - 1)
+    run = with_pet.pulumi("pet", "preview")
+    assert not run.ok
+    assert f"set it back to {PET}" in run.explain()
+    assert "unprotect" not in run.explain()
+    with_pet.configure(petVmid=None)
+
     with_pet.pulumi("pet", "destroy", "--yes", "--skip-preview", "--exclude-protected")
     assert with_pet.writes == []
     assert list(with_pet.node.volumes()) == [f"local-lvm:vm-{PET}-disk-0", VOLID]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from components.state import OwnState
-from components.surroundings import home_faults, number_faults, warnings_of
+from components.surroundings import home_faults, number_faults, pet_place_faults, warnings_of
+from proxmox.errors import Fault
 from proxmox.planning import AttachWish
 from proxmox.preflight import CattleCheck, GuestCheck
 
@@ -106,3 +107,16 @@ def test_another_volume_is_another_home() -> None:
     assert "moves from volume local-lvm:vm-999-disk-1 to local-lvm:vm-999-disk-2" in warning
     assert warnings_of(check, cattle, OwnState("claim", 105, home="volume", volid=wish.volid)) == []
     assert warnings_of(check, cattle, OwnState()) == []
+
+
+def test_what_would_make_the_pet_anew_is_refused_without_a_word_of_its_protection() -> None:
+    def told(vmid: int = 999, node: str = "pve", storage: str = "local-lvm") -> list[Fault]:
+        settings: Any = SimpleNamespace(connection=SimpleNamespace(node=node))
+        pet: Any = SimpleNamespace(vmid=vmid, storage=storage)
+        return pet_place_faults(settings, pet, OwnState("claim", 999, container=CONTAINER))
+
+    assert told() == []
+    found = told(998, "pve2", "ssd")
+    assert [fault.key for fault in found] == ["petVmid", "node", "petStorage"]
+    assert not any("protect" in f"{fault.rule} {fault.remedy}" for fault in found)
+    assert "pct move-volume 999 rootfs ssd" in told(storage="ssd")[0].remedy
