@@ -115,16 +115,21 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     listening = set(stacks.shell("ss -Hltn | awk '{print $4}'").split())
     assert listening == {"0.0.0.0:22", "[::]:22", "127.0.0.1:9119"}  # SSH and the dashboard
 
-    # The preview names the two phases that a model and a document concern, why they run, and what restarts.
-    stacks.configure(agentDocuments={"SOUL.md": "You are in a lab."})
-    cause = "cattle-agent-configure runs again (changed: documents.SOUL.md); restarts no service"
-    assert cause in "\n".join(stacks.run("preview", "cattle").messages)
-    stacks.configure(agentModel="another-model")
+    # The preview names the phases that a change concerns, why they run, and what restarts: of a build as well, which
+    # only the run itself is going to know.
+    commit = stacks.setting("agentCommit")
+    stacks.configure(agentDocuments={"SOUL.md": "You are in a lab."}, agentCommit="abcdef0123" * 4)
+    told = "\n".join(stacks.run("preview", "cattle").messages)
+    assert "cattle-agent-agent runs again (changed: git_commit)" in told
+    assert "cattle-agent-configure runs again (changed: agent_directory, documents.SOUL.md); restarts hermes-" in told
+    stacks.configure(agentModel="another-model", agentCommit=commit, agentExtraPackages=["tree"])
     preview = stacks.run("preview", "cattle")
-    cause = "cattle-agent-configure runs again (changed: documents.SOUL.md, model.name); restarts hermes-"
-    assert cause in "\n".join(preview.messages)
-    assert preview.changed == {"update": 3}
+    told = "\n".join(preview.messages)
+    assert "cattle-agent-baseline runs again (changed: extra_packages)" in told
+    assert "cattle-agent-configure runs again (changed: documents.SOUL.md, model.name); restarts hermes-" in told
+    assert preview.changed == {"update": 4}
     assert {span.name for span in preview.spans if span.op == "update"} == {
+        "cattle-agent-baseline",
         "cattle-agent-configure",
         "cattle-agent-verify",
         "cattle-agent-login",
@@ -205,31 +210,47 @@ WRITTEN = {
     f"{STATE}/cron/jobs.json": "hermes cron create 'every 12h' 'say hello' --name greet",
     f"{STATE}/skills/lab/SKILL.md": f"printf '{SKILL}' | runuser -u hermes -- "
     f"sh -c 'umask 077; mkdir {STATE}/skills/lab; cat >{STATE}/skills/lab/SKILL.md'",
+    f"{STATE}/.env": "hermes config set OPENROUTER_API_KEY of-the-user",
     f"{STATE}/auth.json": f"runuser -u hermes -- sh -c 'umask 077; echo {{}} >{STATE}/auth.json'",
     "/home/hermes/workspace/note.txt": "hermes -z 'write file note.txt: hello there'",
     f"{STATE}/memories/MEMORY.md": "hermes -z 'remember: the cat is called Miez'",
 }
-MADE_ANEW = ("/opt/hermes", "/etc/hermes", "/etc/systemd/system", "/usr/local/lib/hermes-stack")
+# The folders, and what the stack and the agent themselves keep there, with their modes.
+LAYOUT = {
+    "/home/hermes": 750,
+    STATE: 700,
+    **{f"{STATE}/{folder}": 700 for folder in ("memories", "sessions", "skills", "cron", "logs", "hooks")},
+    "/home/hermes/workspace": 700,
+    "/home/hermes/.hermes-stack": 700,
+    f"{STATE}/state.db": 600,
+    f"{STATE}/SOUL.md": 600,
+}
+MADE_ANEW = ("/usr/local/bin", "/opt/hermes", "/etc/hermes", "/etc/systemd/system", "/usr/local/lib/hermes-stack")
 
 
 def what_is_on_the_volume_outlives_the_cattle(stacks: Stacks) -> None:
     """Sessions, memories, skills, cron jobs, credentials, the user's keys and files; and nothing of the rest."""
 
     def found() -> list[str]:
-        return stacks.shell(f"cd /; for file in {' '.join(WRITTEN)}; do stat -c '%n %U %a' $file; done").splitlines()
+        return stacks.shell(f"stat -c '%n %U:%G %a' {' '.join([*LAYOUT, *WRITTEN])}").splitlines()
 
     for command in WRITTEN.values():
         stacks.shell(command)
     before = found()
-    assert before == [f"{name} hermes 600" for name in WRITTEN]
+    modes = LAYOUT | dict.fromkeys(WRITTEN, 600)
+    assert before == [f"{name} hermes:hermes {mode}" for name, mode in modes.items()]
+    host_key = stacks.outputs("cattle")["sshHostKey"]
     sessions = stacks.shell("hermes sessions list")
     assert "the cat is called Miez" in sessions
-    stacks.shell(f"for folder in {' '.join(MADE_ANEW)}; do touch $folder/of-the-old-container; done")
+    stacks.shell(f"for folder in {' '.join(MADE_ANEW)}; do touch $folder/of-the-old-container; done; useradd alice")
 
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")
     stacks.up("cattle")
 
     assert found() == before
+    assert stacks.outputs("cattle")["sshHostKey"] != host_key
+    assert stacks.shell("getent passwd alice || command -v tree") == "/usr/bin/tree\n"
+    assert "of-the-user" in stacks.shell(f"cat {STATE}/.env")
     assert "Miez" in stacks.agent("prompt", "what do you remember?")
     assert "greet" in stacks.shell("hermes cron list")
     assert "lab" in stacks.shell("hermes skills list")
