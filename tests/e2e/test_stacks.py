@@ -261,3 +261,10 @@ def what_is_on_the_volume_outlives_the_cattle(stacks: Stacks) -> None:
     status = stacks.agent("status")
     assert "active (running)" in status
     assert "hermes (10000)" in status
+    kept = stacks.agent("backup")
+    assert "backed up: /home/hermes/.hermes-stack/backups/" in kept
+    stacks.shell(f"rm {STATE}/memories/MEMORY.md")
+    restored = stacks.agent("restore", "latest")
+    assert "answers a prompt" in restored
+    assert "Miez" in stacks.shell(f"cat {STATE}/memories/MEMORY.md")
+    assert stacks.agent("backups").count("before going back to ") == 1
