@@ -72,7 +72,7 @@ class _AttachmentProvider(Provider):
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
         return diff_of(
             changed(olds, news, "volid", "path", "options", "pending", "owner", "running"),
-            changed(olds, news, "vmid", "node", "slot"),
+            changed(olds, news, "vmid", "node", "slot", "guest"),
         )
 
     def create(self, props: Props) -> CreateResult:

@@ -84,9 +84,9 @@ class Cattle(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, provider=proxmox_provider(connection, dict(os.environ))),
         )
         host = self._host_mounts(name, settings=settings, cattle=cattle, guest=guest, claim=claim, folders=folders)
-        opts = pulumi.ResourceOptions(
-            parent=self, depends_on=[host] if host else None, replace_with=[guest], delete_before_replace=True
-        )
+        # No `replace_with`: the engine deletes what has it in any order, and the guest has to stop before its host
+        # mounts go. Whose `guest` is about to be another one is deleted in the order of dependencies.
+        opts = pulumi.ResourceOptions(parent=self, depends_on=[host] if host else None, delete_before_replace=True)
         started: VolumeAttachment | Power
         attached: pulumi.Input[float] = 0.0
         if volume is None or owner is None:
@@ -172,7 +172,7 @@ class Cattle(pulumi.ComponentResource):
             keyctl=settings.keyctl,
             folders=folders,
             ssh=settings.node_ssh,
-            opts=pulumi.ResourceOptions(parent=self, replace_with=[guest], delete_before_replace=True),
+            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
 
     def _agent(

@@ -94,7 +94,7 @@ class _HostMountsProvider(Provider):
         return CheckResult(news, [])
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, *_WISH[2:], "ssh"), changed(olds, news, "vmid", "node"))
+        return diff_of(changed(olds, news, *_WISH[2:], "ssh"), changed(olds, news, "vmid", "node", "guest"))
 
     def create(self, props: Props) -> CreateResult:
         return CreateResult(id_=f"{int(props['vmid'])}/host", outs=self._ensure(props, ()))

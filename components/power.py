@@ -22,7 +22,7 @@ class _PowerProvider(Provider):
         return {key: props.get(key) for key in kept}
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, "running"), changed(olds, news, "vmid"))
+        return diff_of(changed(olds, news, "running"), changed(olds, news, "vmid", "guest"))
 
     def create(self, props: Props) -> CreateResult:
         return CreateResult(id_=f"{int(props['vmid'])}/power", outs=self._ensure(props))

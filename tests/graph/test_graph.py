@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pytest
 import yaml
+from pulumi.output import Unknown
 
 from components.agent import configure_inputs
+from components.attachment import _AttachmentProvider
 from components.cattle import Cattle
 from components.docker import in_docker as docker_configuration
+from components.host_mounts import _HostMountsProvider
 from components.pet import PetStorage
+from components.power import _PowerProvider
 from components.settings import Settings, load
 
 if TYPE_CHECKING:
+    from components.dynamic import Provider
     from tests.graph.conftest import Declare, Graph
 
 DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())["config"]
@@ -139,10 +144,9 @@ def test_the_cattle_is_deleted_before_it_is_made_again(declare: Declare) -> None
     assert cattle(declare).options("cattle-container").deleteBeforeReplace is True
 
 
-def test_the_attachment_and_all_phases_are_replaced_with_the_container(declare: Declare) -> None:
+def test_all_phases_are_replaced_with_the_container(declare: Declare) -> None:
     graph = cattle(declare)
     names = [
-        "cattle-volume",
         "cattle-ssh",
         "cattle-agent-baseline",
         "cattle-agent-agent",
@@ -153,6 +157,23 @@ def test_the_attachment_and_all_phases_are_replaced_with_the_container(declare: 
     for name in names:
         replaced_with = [urn.rsplit("::", 1)[1] for urn in graph.options(name).replace_with]
         assert replaced_with == ["cattle-container"], name
+
+
+@pytest.mark.parametrize("provider", [_AttachmentProvider, _PowerProvider, _HostMountsProvider])
+def test_what_is_undone_on_the_guest_asks_to_go_with_it(provider: type[Provider]) -> None:
+    """The engine asks, with an unknown input, whether it goes before the container; then it keeps the order."""
+    olds = {"guest": "105"}
+    unknown = Unknown()  # type: ignore[no-untyped-call]
+    assert provider().diff("", olds, olds).replaces == []
+    assert provider().diff("", olds, {"guest": unknown}).replaces == ["guest"]
+
+
+def test_what_is_undone_on_the_guest_is_not_shuffled(declare: Declare) -> None:
+    """`replace_with` deletes in any order (pulumi 3.276, step_generator.go, `findDependentCascadeReplacements`)."""
+    graph = cattle(declare, cattleHostMounts=MOUNTS)
+    assert not graph.options("cattle-host-mounts").replace_with
+    assert not graph.options("cattle-volume").replace_with
+    assert not cattle(declare, cattleVolume="").options("cattle-power").replace_with
 
 
 def test_the_volume_is_attached_as_it_was_exported(declare: Declare) -> None:
@@ -365,8 +386,8 @@ def test_host_mounts_come_before_the_first_start_and_are_proved_after_it(declare
     assert "cattle-host-mounts" in dependencies(graph, "cattle-volume")
     assert {"cattle-volume", "cattle-host-mounts"} <= dependencies(graph, "cattle-host-mounts-proof")
     assert "cattle-host-mounts-proof" in dependencies(graph, "cattle-ssh")
-    for name in ("cattle-host-mounts", "cattle-host-mounts-proof"):
-        assert [urn.rsplit("::", 1)[1] for urn in graph.options(name).replace_with] == ["cattle-container"]
+    replaced_with = graph.options("cattle-host-mounts-proof").replace_with
+    assert [urn.rsplit("::", 1)[1] for urn in replaced_with] == ["cattle-container"]
 
 
 def test_nobody_is_root_without_a_pinned_key(declare: Declare) -> None:
