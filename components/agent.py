@@ -171,7 +171,7 @@ def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
 def verify_inputs(
     cattle: CattleSettings, agent: AgentSettings, configure: ConfigureInputs, configuration: str = ""
 ) -> VerifyInputs:
-    mounts = (mount.wish(agent.uid) for mount in cattle.host_mounts)
+    mounts = cattle.mounts_for(agent.uid)
     folders = tuple(NodeFolder(path=mount.path, owner=mount.owner, read_only=mount.read_only) for mount in mounts)
     return probe_of(configure).model_copy(
         update={"configuration": configuration, "version": agent.version, "folders": folders}
@@ -204,16 +204,13 @@ def foreseen(
     ``installed``: the agent phase's outputs in the state. Where it is going to build, NEW_BUILD stands for the folder.
     """
     results: Mapping[str, Any] = installed.get("results") or {}
-    build: tuple[PhaseName, BaseModel]
-    if docker is None:
-        given = agent_inputs(agent)
-        build = PhaseName.AGENT, given
-        if any(key != "user" for key in changed(installed.get("declared") or {}, render_agent(given).declared)):
-            results = {"directory": NEW_BUILD}
-    else:
-        authorities = configure_inputs(cattle, agent, stack=stack).ca_certificates
-        build = PhaseName.DOCKER, docker_inputs(agent, docker, authorities)
+    given = agent_inputs(agent)
+    if docker is None and set(changed(installed.get("declared") or {}, render_agent(given).declared)) - {"user"}:
+        results = {"directory": NEW_BUILD}
     configure = wanted_configure(cattle, agent, docker, results, stack=stack)
+    build: tuple[PhaseName, BaseModel] = (PhaseName.AGENT, given)
+    if docker is not None:
+        build = PhaseName.DOCKER, docker_inputs(agent, docker, configure.ca_certificates)
     digest = render_configure(configure).digest
     return {
         "baseline": (PhaseName.BASELINE, baseline_inputs(cattle, agent)),

@@ -260,12 +260,21 @@ class CattleSettings(SettingsModel):
     @property
     def home_on_root(self) -> bool:
         """Whether the home lies on the container's own root file system, and goes with it."""
-        return not self.volume and all(mount.path != self.mount_path for mount in self.host_mounts)
+        return not self.volume and self.home_folder is None
+
+    @property
+    def home_folder(self) -> str | None:
+        """The folder of the node that is the home; None when it is on a volume or the root file system."""
+        return next((mount.source for mount in self.host_mounts if mount.path == self.mount_path), None)
 
     @property
     def lent(self) -> list[HostMountSettings]:
         """The host mounts beside the home."""
         return [mount for mount in self.host_mounts if mount.path != self.mount_path]
+
+    def mounts_for(self, agent_uid: int) -> tuple[HostMount, ...]:
+        """The folders of the node; one without an owner is the agent's user's."""
+        return tuple(mount.wish(agent_uid) for mount in self.host_mounts)
 
     @property
     def static_ip(self) -> str | None:
@@ -398,9 +407,8 @@ class Settings:
 
     @property
     def host_mounts(self) -> tuple[HostMount, ...]:
-        """The cattle's folders of the node; one without an owner is the agent's user's."""
-        uid = UID if self.agent is None else self.agent.uid
-        return () if self.cattle is None else tuple(mount.wish(uid) for mount in self.cattle.host_mounts)
+        """The cattle's folders of the node; without an agent, those of its usual user."""
+        return () if self.cattle is None else self.cattle.mounts_for(UID if self.agent is None else self.agent.uid)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def cattle_check(
         ),
         host=host_wish(settings, cattle, state),
         root_access=settings.node_ssh is not None,
-        home=next((mount.source for mount in cattle.host_mounts if mount.path == cattle.mount_path), None),
+        home=cattle.home_folder,
     )
 
 
@@ -132,9 +132,9 @@ def home_faults(settings: Settings, cattle: CattleSettings, keys: Sequence[str],
     """A home that would be hidden by a volume, left without one, or destroyed with its root file system."""
     if state.vmid is None or state.home is None:
         return []
-    placed = [mount["source"] for mount in state.placed or () if normal_path(mount["path"]) == cattle.mount_path]
-    now = _place(state.home == "volume", placed)
-    wished = _place(bool(cattle.volume), [m.source for m in cattle.host_mounts if m.path == cattle.mount_path])
+    at_home = (mount["source"] for mount in state.placed or () if normal_path(mount["path"]) == cattle.mount_path)
+    placed = next(at_home, None)
+    now, wished = _place(state.home == "volume", placed), _place(bool(cattle.volume), cattle.home_folder)
     if now != wished:
         rule = f"the cattle that is there has its home on {now}; it would begin again with an empty one"
         remedy = "copy what you want to keep, pulumi destroy, then pulumi up with the new setting; or set it back"
@@ -142,16 +142,15 @@ def home_faults(settings: Settings, cattle: CattleSettings, keys: Sequence[str],
     return _remaking(settings, cattle, keys, state) if cattle.home_on_root else []
 
 
-def _place(volume: bool, folders: Sequence[str]) -> str:
+def _place(volume: bool, folder: str | None) -> str:
     """In words, for there may be more than one folder to tell apart."""
     if volume:
         return "a volume of the pet's"
-    return f"the node's folder {folders[0]}" if folders else "its own root file system"
+    return f"the node's folder {folder}" if folder else "its own root file system"
 
 
 def _remaking(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
     """Settings that the plugin can change by a new container only (field reports B6, B7), where that costs the home."""
-
     declared: dict[str, tuple[Any, Any]] = {
         "node": (_told(state, "nodeName"), settings.connection.node),
         "template": (_told(state, "operatingSystem", "templateFileId"), settings.template),

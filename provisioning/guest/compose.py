@@ -16,7 +16,6 @@ from typing import Any
 from provisioning.guest.backend import BACKENDS, Backend, choose
 from provisioning.guest.common import (
     CONTAINER,
-    DASHBOARD,
     GATEWAY,
     IMAGE_RECORD,
     Refusal,
@@ -30,7 +29,7 @@ from provisioning.guest.common import (
 from provisioning.guest.engine import digest_reference, in_image, wait_for_engine
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader
-from provisioning.guest.services import STARTED, UNITS, refuse_taken_port
+from provisioning.guest.services import STARTED, UNITS, refuse_taken_port, units_present
 
 FOLDER = IMAGE_RECORD.parent
 FILE = FOLDER / "compose.yaml"
@@ -161,7 +160,7 @@ def _stop_in(backend: Backend) -> None:
 
 def remove_units() -> bool:
     """End bare-metal mode: its units are stopped and taken away. False where there are none."""
-    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+    units = units_present()
     if not units:
         return False
     run("systemctl", "disable", "--now", "--quiet", *units, timeout_s=STOP_S + 60)

@@ -24,6 +24,10 @@ def render_unit(template: str, directory: str) -> str:
     return template.replace("@AGENT_DIRECTORY@", directory).replace("@SKILLS@", skills)
 
 
+def units_present() -> list[str]:
+    return [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
+
+
 def is_active(unit: str) -> bool:
     return run("systemctl", "show", "--property=ActiveState", "--value", unit).strip() in (
         "active",

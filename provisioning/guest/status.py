@@ -10,9 +10,7 @@ from typing import Any
 from provisioning.guest.backend import health_of
 from provisioning.guest.common import (
     CURRENT,
-    DASHBOARD,
     FACTS,
-    GATEWAY,
     IMAGE_CURRENT,
     Refusal,
     bracket,
@@ -20,7 +18,7 @@ from provisioning.guest.common import (
     read_json,
 )
 from provisioning.guest.compose import IDENTITY_LABEL
-from provisioning.guest.services import UNITS
+from provisioning.guest.services import units_present
 from provisioning.guest.verify import container
 
 GB = 1 << 30
@@ -36,9 +34,8 @@ def service_line(unit: str) -> str:
 
 
 def in_units() -> dict[str, str]:
-    units = [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
     return {
-        **{unit.removesuffix(".service"): service_line(unit) for unit in units},
+        **{unit.removesuffix(".service"): service_line(unit) for unit in units_present()},
         "version": f"{read_json(CURRENT / 'install.json').get('version', 'none')} in {os.path.realpath(CURRENT)}",
     }
 

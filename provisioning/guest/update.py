@@ -48,13 +48,12 @@ from provisioning.guest.common import (
     read_json,
     run,
 )
-from provisioning.guest.services import STARTED, UNITS, is_active
+from provisioning.guest.services import STARTED, UNITS, is_active, units_present
 
 STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
 PREVIOUS = Path("/opt/hermes/previous")
 WANTED = Path("/opt/hermes/wanted")
 """Links: what runs, what the last update came from, what the agent phase has built last."""
-SAVED = UPDATE_COPIES
 STATE_SECONDS = 1500
 RESTORE = "restore"
 """The note on the volume that backups.py is going back to a backup, and which one holds what was there before."""
@@ -138,10 +137,6 @@ def point(link: Path, directory: str) -> None:
 # ---- services -------------------------------------------------------------------------------------------------------
 
 
-def units_present() -> list[str]:
-    return [unit for unit in (GATEWAY, DASHBOARD) if (UNITS / unit).exists()]
-
-
 def stop_services() -> bool:
     """True when the gateway was running. Stopping is asked of all that there is: none of it may write any more."""
     was = is_active(GATEWAY)
@@ -187,7 +182,7 @@ def own_files() -> list[Path]:
 
 def save_files(build: Mapping[str, Any]) -> None:
     """Copies of them, whole or not at all; root's alone, for there are secrets among them."""
-    making = SAVED.with_name(".update.part")
+    making = UPDATE_COPIES.with_name(".update.part")
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(mode=0o700, parents=True)
     for path in own_files():
@@ -198,19 +193,19 @@ def save_files(build: Mapping[str, Any]) -> None:
         os.chown(target, found.st_uid, found.st_gid)
     (making / "from.json").write_text(json.dumps(build))
     run("sync", "--file-system", str(making))
-    shutil.rmtree(SAVED, ignore_errors=True)
-    making.rename(SAVED)
+    shutil.rmtree(UPDATE_COPIES, ignore_errors=True)
+    making.rename(UPDATE_COPIES)
 
 
 def saved() -> dict[str, Any]:
     """Which build the copies belong to, and its version; empty where there are none."""
-    return read_json(SAVED / "from.json")
+    return read_json(UPDATE_COPIES / "from.json")
 
 
 def put_back_files(build: Mapping[str, Any]) -> None:
     """The copies, which belong to this build. Repeatable: they stay until the run is through."""
-    kept = [path for path in (SAVED / "files").rglob("*") if path.is_file()]
-    wanted = {Path("/") / path.relative_to(SAVED / "files"): path for path in kept}
+    kept = [path for path in (UPDATE_COPIES / "files").rglob("*") if path.is_file()]
+    wanted = {Path("/") / path.relative_to(UPDATE_COPIES / "files"): path for path in kept}
     if gone := [unit for unit in units_present() if UNITS / unit not in wanted]:
         run("systemctl", "disable", "--quiet", *gone)
     if build.get("backend") is None:
@@ -314,7 +309,7 @@ def _clear_up_after_others(trial: Trial) -> None:
     """A run that was ended in the middle: go on with it when it wanted the same, else take it back."""
     note = note_of(trial.subject)
     if note is None:
-        shutil.rmtree(SAVED, ignore_errors=True)
+        shutil.rmtree(UPDATE_COPIES, ignore_errors=True)
     elif note["to"] == trial.to_directory:
         print(f"update: going on with the one that was ended in the middle; the backup is {note['backup']}")
         trial.backup, trial.from_version = note["backup"], note["from"]
@@ -392,7 +387,7 @@ def _commit(trial: Trial) -> None:
     if before and before.get("backend") is None and before["directory"] != trial.to_directory:
         point(PREVIOUS, before["directory"])
     trial.subject.remove_note("update")
-    shutil.rmtree(SAVED, ignore_errors=True)
+    shutil.rmtree(UPDATE_COPIES, ignore_errors=True)
     trial.outputs |= {"backup": trial.backup, "from_version": trial.from_version}
 
 
@@ -435,7 +430,7 @@ def _go_back(subject: Subject, note: Mapping[str, str]) -> list[str]:
         compose.remove_containers("it has failed")
         lines.append("There is no older build in this container to go back to; the services are stopped.")
     subject.remove_note("update")
-    shutil.rmtree(SAVED, ignore_errors=True)
+    shutil.rmtree(UPDATE_COPIES, ignore_errors=True)
     return lines
 
 

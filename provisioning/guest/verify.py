@@ -482,7 +482,7 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
         "version": version,
         "answer": answer[:200],
         "services": services,
-        "directory": json.loads(IMAGE_CURRENT.read_text())["directory"] if in_container else os.path.realpath(CURRENT),
+        "directory": read_json(IMAGE_CURRENT).get("directory") if in_container else os.path.realpath(CURRENT),
         "seconds": round(time.monotonic() - began, 1),
         "auth_required": parameters["auth_required"],
     }

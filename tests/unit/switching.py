@@ -266,7 +266,7 @@ class World:
             assert read_json(self.started) == {GATEWAY: version, DASHBOARD: version}
         texts = [path.read_text() for path in (*(self.root / "units").iterdir(), *(self.root / "managed").iterdir())]
         assert set(texts) == {version}
-        assert not update.SAVED.exists()
+        assert not (self.root / "saved").exists()
         assert self.subject().read_note("update") is None
 
     def words(self) -> list[str]:
@@ -316,7 +316,7 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "ended": world.state,
         "CURRENT": world.current,
         "PREVIOUS": root / "opt" / "previous",
-        "SAVED": root / "saved",
+        "UPDATE_COPIES": root / "saved",
         "MANAGED": root / "managed",
         "FACTS": root / "facts.json",
         "IMAGE_CURRENT": world.image_record,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import compose
+from provisioning.guest import compose, services
 from provisioning.guest.backend import BACKENDS
 from provisioning.guest.common import GATEWAY, Refusal
 
@@ -41,6 +41,7 @@ class Engines:
             "refuse_taken_port": lambda *port: self.done.append(f"port {port[1]}"),
         }.items():
             monkeypatch.setattr(compose, name, value)
+        monkeypatch.setattr(services, "UNITS", root / "units")
         monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
 
     def has(self, backend: str, identity: str, *, running: bool = True) -> None:

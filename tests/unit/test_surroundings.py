@@ -43,6 +43,7 @@ def told(
         mount_path=HOME,
         host_mounts=[SimpleNamespace(source=source, path=path) for source, path in values["mounts"]],
         storage=values["storage"],
+        home_folder=next((source for source, path in values["mounts"] if path == HOME), None),
         home_on_root=not values["volume"] and HOME not in [path for _, path in values["mounts"]],
     )
     settings: Any = SimpleNamespace(connection=SimpleNamespace(node=values["node"]), template=values["template"])
