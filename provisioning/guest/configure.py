@@ -29,10 +29,11 @@ from provisioning.guest.common import (
 from provisioning.guest.install import install_facts, install_programs, refuse_moved_state
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import dashboard_hash, kept, read_env, read_with, try_managed, write_managed
+from provisioning.guest.migration import FIRST_SCHEMA, migration_of
 from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
 from provisioning.guest.trust import trust
-from provisioning.guest.update import WANTED, Subject, installed_at, switching
+from provisioning.guest.update import WANTED, Subject, installed_at, running_build, switching
 
 AUTH_FILE = "auth.json"
 # Of Docker mode's guest, which has no agent outside of the container.
@@ -68,7 +69,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
 
     env = managed_values(inputs, hidden)
 
-    config = {**inputs["config"], "_config_version": installed["config_version"]}
+    config: dict[str, Any] = inputs["config"]
     unknown = try_managed(inputs["gid"], reader, config, env)
     for key in unknown:
         print(f"warning: the agent {installed['version']} knows no setting {key}")
@@ -85,8 +86,13 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         "auth_required": dashboard["auth_required"],
     }
     subject = Subject(user, home, inputs["hermes_home"], inputs["backups_kept"], inputs["probe"])
+    # Worked out while the old version serves; written when it has stopped and the backup has the file as it was.
+    schema, before = installed["config_version"], schema_before(subject, installed)
+    migration = migration_of(user, inputs["hermes_home"], reader, gid=inputs["gid"], schema=schema, before=before)
+    # The image of Docker mode brings a config.yaml for a new home, with more in it.
+    user_file = {"schema": schema if inputs["container"] is None else None, "migration": migration}
     with switching(subject, directory, installed["version"], backend) as trial:
-        read_at_start = put_in_place(inputs, hidden, python, config, env)
+        read_at_start = put_in_place(inputs, hidden, python, config, env, user_file=user_file)
         if inputs["container"] is not None:
             known |= compose.start(inputs, (job / "compose.yaml").read_text(), config, read_at_start)
         else:
@@ -97,12 +103,21 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
 
 
 def put_in_place(
-    inputs: dict[str, Any], hidden: dict[str, str], python: str, config: dict[str, Any], env: dict[str, str]
+    inputs: dict[str, Any],
+    hidden: dict[str, str],
+    python: str,
+    config: dict[str, Any],
+    env: dict[str, str],
+    *,
+    user_file: dict[str, Any],
 ) -> dict[str, str]:
-    """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start."""
+    """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start.
+
+    `user_file`: schema and migration of the user's config.yaml, as home.py takes them.
+    """
     install_facts(inputs)
     write_managed(inputs["gid"], config, env)
-    in_home = put_home(inputs, hidden, python, config)
+    in_home = put_home(inputs, hidden, python, user_file)
     for line in in_home["lines"]:
         print(f"home: {line}")
     # Documents are read when a session begins. Of auth.json that is not certain, so a new one is a reason to restart.
@@ -158,7 +173,16 @@ def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, 
     return env
 
 
-def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, config: dict[str, Any]) -> dict[str, Any]:
+def schema_before(subject: Subject, installed: dict[str, Any]) -> int:
+    """The schema of the agent that has read the user's config.yaml last; with none before, of the one to come."""
+    known = running_build()
+    was = known.get("version") or (subject.read_note("version") or {}).get("version")
+    if was in (None, installed["version"]):
+        return int(installed["config_version"])
+    return int(known.get("config_version", FIRST_SCHEMA))
+
+
+def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, user_file: dict[str, Any]) -> dict[str, Any]:
     """Documents, auth.json and the user's config.yaml: by a program that runs as the agent's user."""
     wish = {
         "home": inputs["home"],
@@ -166,8 +190,7 @@ def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, config
         "working": inputs["working_directory"],
         "documents": inputs["documents"],
         "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs["auth_file"]["overwrite"]},
-        # The image of Docker mode brings a config.yaml for a new home, with more in it.
-        "schema": config["_config_version"] if inputs["container"] is None else None,
+        **user_file,
         "config": inputs["user_config"],
     }
     program = Path(home_program.__file__).read_text(encoding="utf-8")

@@ -30,8 +30,8 @@ SEED = re.compile(rb"_config_version: \d+\n")
 class Home:
     """The folders, what an earlier run wrote there, and the lines to tell.
 
-    ``inputs``: home, hermes and working as absolute paths; documents, auth, schema and config as the functions below
-    say.
+    ``inputs``: home, hermes and working as absolute paths; documents, auth, migration, schema and config as the
+    functions below say.
     """
 
     def __init__(self, inputs: dict[str, Any]) -> None:
@@ -158,17 +158,37 @@ def put_auth(home: Home) -> None:
 def seed_config(home: Home) -> None:
     """``schema``: the number that the installed agent gives to its config.yaml; None: the file is not our business.
 
-    Parts of 0.19.0 (gateway/config.py, hermes_time.py, hermes_logging.py, cron/jobs.py) lay what is pinned over the
-    home's config.yaml, and over nothing where that is missing or empty. So a new home gets one, with the schema alone;
-    one with anything else in it is the user's.
+    Parts of the agent (gateway/config.py, hermes_time.py, cron/jobs.py; of 0.20.3 hermes_logging.py, too) lay what is
+    pinned over the home's config.yaml, and over nothing where that is missing or holds no key. So one without a key
+    gets the schema alone, behind whatever comments are in it; one with anything else in it is the user's.
     """
     schema, path = home.inputs["schema"], home.places["hermes"] / "config.yaml"
     if schema is None:
         return
-    present, text = read(path), f"_config_version: {schema}\n".encode()
-    if present != text and (not (present or b"").strip() or SEED.fullmatch(present or b"")):
+    present, seed = read(path) or b"", f"_config_version: {schema}\n".encode()
+    if SEED.fullmatch(present):
+        present = b""
+    if any(line.strip() and not line.lstrip().startswith(b"#") for line in present.splitlines()):
+        return
+    comments = present.rstrip()
+    text = comments + b"\n" + seed if comments else seed
+    if read(path) != text:
         write(path, text)
         home.lines.append(f"config.yaml: begun in {path}, so that what is declared has its effect")
+
+
+def put_migrated(home: Home) -> None:
+    """``migration``: of (the SHA-256 of the user's config.yaml that it was made for) and text; None: nothing is due."""
+    migration, path = home.inputs["migration"], home.places["hermes"] / "config.yaml"
+    if migration is None:
+        return
+    present = read(path)
+    if present is None or digest(present) != migration["of"]:
+        home.lines.append("config.yaml: changed a moment ago and left as it is; the next run migrates it")
+        return
+    home.keep("config.yaml", present)
+    write(path, migration["text"].encode())
+    home.lines.append(f"config.yaml: migrated in {path}")
 
 
 def put_config(home: Home) -> None:
@@ -220,6 +240,7 @@ def put(inputs: dict[str, Any]) -> dict[str, Any]:
     home = Home(inputs)
     put_documents(home)
     put_auth(home)
+    put_migrated(home)
     seed_config(home)
     put_config(home)
     home.remember()

@@ -313,7 +313,7 @@ def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -
                 check_oidc(url.removesuffix("/api/status"), parameters["public_url"])
             current, latest = status.get("config_version"), status.get("latest_config_version")
             if current != latest:
-                # The file is the user's, and migrating it drops their comments: theirs to decide.
+                # The configure phase migrates it, with what the user has written; where it could not, it has said why.
                 say(f"note: config.yaml in the home is of schema {current}, the agent knows {latest}")
             return
         # It learns of the gateway by a file, a little later than the gateway answers; all else never heals.

@@ -15,7 +15,7 @@ from provisioning.guest import cli, install
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import Refusal
 
-PINNED = ({"model.default", "model.base_url", "security.tirith_enabled", "_config_version"}, {"API_SERVER_KEY"})
+PINNED = ({"model.default", "model.base_url", "security.tirith_enabled", "timezone"}, {"API_SERVER_KEY"})
 FACTS = {
     "stack": "cattle-b",
     "user": "hermes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -36,6 +37,7 @@ class Home:
         overwrite: bool = False,
         config: dict[str, Any] | None = None,
         schema: int | None = None,
+        migration: dict[str, str] | None = None,
     ) -> list[str]:
         lines: list[str] = program.put(
             {
@@ -45,6 +47,7 @@ class Home:
                 "documents": list(documents),
                 "auth": {"text": auth, "overwrite": overwrite},
                 "schema": schema,
+                "migration": migration,
                 "config": config or {},
             }
         )["lines"]
@@ -234,6 +237,7 @@ def test_the_program_runs_by_itself_and_says_in_one_line_what_stopped_it(home: H
         "documents": [{**SOUL, "text": "s"}],
         "auth": {"text": None, "overwrite": False},
         "schema": None,
+        "migration": None,
         "config": {},
     }
     run = [sys.executable, "-IB", "-c", source]
@@ -259,7 +263,17 @@ def test_a_new_home_gets_a_config_of_the_installed_agents_schema(home: Home, the
     assert yaml.safe_load(config.read_text()) == {"_config_version": 33, "fallback_providers": [{"provider": "p"}]}
 
 
-@pytest.mark.parametrize("theirs", ["# mine\n", "_config_version: 31\nagent: {}\n", "agent: {}\n"])
+@pytest.mark.parametrize("theirs", ["# mine", "# mine\n\n  # and more\n"])
+def test_a_config_of_comments_alone_keeps_them_and_gets_its_first_key(home: Home, theirs: str) -> None:
+    config = home.hermes / "config.yaml"
+    config.write_text(theirs)
+    home.put(schema=37)
+    assert yaml.safe_load(config.read_text()) == {"_config_version": 37}
+    assert config.read_text().startswith(theirs.rstrip())
+    assert home.put(schema=37) == []
+
+
+@pytest.mark.parametrize("theirs", ["# mine\nx: 1\n", "_config_version: 31\nagent: {}\n", "agent: {}\n"])
 def test_a_config_that_says_anything_is_the_users(home: Home, theirs: str) -> None:
     (home.hermes / "config.yaml").write_text(theirs)
     assert home.put(schema=33) == []
@@ -269,3 +283,24 @@ def test_a_config_that_says_anything_is_the_users(home: Home, theirs: str) -> No
 def test_in_docker_mode_the_image_brings_the_config(home: Home) -> None:
     assert home.put(schema=None) == []
     assert not (home.hermes / "config.yaml").exists()
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_migrated_config_takes_the_place_of_the_users_which_is_kept(home: Home) -> None:
+    config, theirs = home.hermes / "config.yaml", "_config_version: 33\na: 1 # mine\n"
+    config.write_text(theirs)
+    home.put(migration={"of": sha256(theirs), "text": "_config_version: 37\na: 2 # mine\n"}, schema=37)
+    assert config.read_text() == "_config_version: 37\na: 2 # mine\n"
+    assert home.kept() == [theirs]
+
+
+@pytest.mark.parametrize("now", ["_config_version: 33\na: 5\n", None])
+def test_a_config_that_changed_since_it_was_migrated_stays(home: Home, now: str | None) -> None:
+    if now is not None:
+        (home.hermes / "config.yaml").write_text(now)
+    lines = home.put(migration={"of": sha256("a: 1\n"), "text": "a: 2\n"})
+    assert lines == ["config.yaml: changed a moment ago and left as it is; the next run migrates it"]
+    assert program.read(home.hermes / "config.yaml") == (now.encode() if now is not None else None)
