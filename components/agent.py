@@ -38,6 +38,7 @@ from provisioning.phases import (
     render_agent,
     render_configure,
 )
+from provisioning.ssh import private_key_text
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
 STATE_OF_SERVICE = "systemctl is-active hermes-gateway.service"
@@ -325,7 +326,7 @@ class HermesAgent(pulumi.ComponentResource):
             connection=command.remote.ConnectionArgs(
                 host=access.address,
                 user="root",
-                private_key=pulumi.Output.secret(private_key_file.read_text()),
+                private_key=pulumi.Output.secret(private_key_text(str(private_key_file))),
                 host_key=access.host_key,
                 dial_error_limit=LOGIN_ATTEMPTS,
                 per_dial_timeout=10,

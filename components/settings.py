@@ -36,6 +36,7 @@ from components.node_shell import NodeSsh
 from components.rules import SettingsModel, absolute_path, keys_with, list_from_json, matches, refuse
 from components.service import ServiceSettings, faults_of_place
 from provisioning.models import UID
+from provisioning.ssh import HostKey
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 from proxmox.hostmounts import HostMount
@@ -110,7 +111,12 @@ def _ca_file(value: str) -> str:
 def _public_key(value: str) -> str:
     """Normalised, so that white space is never a difference (bpg: a changed key replaces the guest)."""
     fields = value.split()
-    if len(fields) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+", fields[0]):
+    try:
+        kind = HostKey.parse(value).type
+    except ValueError:
+        kind = ""
+    if not re.fullmatch(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+", kind):
+        # Proxmox would refuse it in the middle of a replacement, when the old container is gone already.
         raise refuse("must be a public key in one line", "paste the line of the .pub file: ssh-ed25519 AAAA... name")
     return " ".join(fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from components.node_shell import node_shell
 from components.settings import CattleSettings, PetSettings, Settings, VolumeSettings
 from components.state import OwnState
 from provisioning.errors import PrivateKeyError
-from provisioning.ssh import load_private_key
+from provisioning.ssh import HostKey, public_half
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
 from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Refusal
@@ -43,9 +44,15 @@ def pet_check(settings: Settings, pet: PetSettings, state: OwnState) -> PetCheck
 
 
 def cattle_check(
-    settings: Settings, cattle: CattleSettings, state: OwnState, *, owner: int | None, volid: str | None
+    settings: Settings,
+    cattle: CattleSettings,
+    state: OwnState,
+    *,
+    owner: int | None,
+    volid: str | None,
+    keys: Sequence[str] = (),
 ) -> CattleCheck:
-    """What the cattle wants of a Proxmox. ``owner`` and ``volid`` None: no volume."""
+    """What the cattle wants of a Proxmox. ``owner`` and ``volid`` None: no volume; ``keys``: as of `public_keys`."""
     node = settings.connection.node
     return CattleCheck(
         guest=GuestCheck(
@@ -60,6 +67,7 @@ def cattle_check(
             # Once there is a claim it decides alone: the number may be another guest's by now. Only one that was
             # imported has none yet.
             ours=state.vmid == cattle.vmid and state.claim is None,
+            remade=bool(remaking(settings, cattle, keys, state)),
         ),
         attach=None
         if owner is None or volid is None
@@ -150,24 +158,28 @@ def _place(volume: bool, folder: str | None) -> str:
 
 
 def _remaking(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
-    """Settings that the plugin can change by a new container only (field reports B6, B7), where that costs the home."""
+    """Settings that make the cattle anew, where that costs the home."""
+    return [
+        Fault(
+            key,
+            "" if key == "cattleSshKeys" else wished,
+            f"a change makes CT {cattle.vmid} anew, and its home, on its root file system, would be gone with it",
+            "set it back; or copy what you want to keep, pulumi destroy, then pulumi up",
+        )
+        for key, wished in remaking(settings, cattle, keys, state).items()
+    ]
+
+
+def remaking(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> dict[str, Any]:
+    """Settings that the plugin can change by a new container only (field reports B6, B7), and differ; their values."""
     declared: dict[str, tuple[Any, Any]] = {
         "node": (_told(state, "nodeName"), settings.connection.node),
         "template": (_told(state, "operatingSystem", "templateFileId"), settings.template),
         "cattleStorage": (_told(state, "disk", "datastoreId"), cattle.storage),
         "cattleSshKeys": (_told(state, "initialization", "userAccount", "keys"), list(keys)),
     }
-    return [
-        Fault(
-            key,
-            "" if isinstance(wished, list) else wished,
-            f"a change makes CT {cattle.vmid} anew, and its home, on its root file system, would be gone with it",
-            "set it back; or copy what you want to keep, pulumi destroy, then pulumi up",
-        )
-        for key, (now, wished) in declared.items()
-        # What the plugin does not tell, as of a guest that was imported, it can't find changed. No key: told elsewhere.
-        if now and wished and now != wished
-    ]
+    # What the plugin does not tell, as of a guest that was imported, it can't find changed. No key: told elsewhere.
+    return {key: wished for key, (now, wished) in declared.items() if now and wished and now != wished}
 
 
 def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> list[str]:
@@ -253,30 +265,48 @@ def volume_wish(vmid: int, volume: VolumeSettings) -> VolumeWish:
     )
 
 
-def public_keys(settings: Settings, *, prove: bool) -> tuple[list[str], list[Fault]]:
+def public_keys(settings: Settings, state: OwnState) -> tuple[list[str], list[Fault]]:
     """The keys that may log in to the cattle: that of the private key, and those of the settings; and what is wrong.
 
-    ``prove``: look at the private half too, half a second: Proxmox takes keys only when it creates a container.
+    Another list of keys is another container (field reports B6), so the own one is derived from the private key, and a
+    list that means the same keys as the state's stays as the state has it: comment and order are no difference.
     """
     path: Path = settings.ssh_private_key_file
     try:
-        own = _public_half(path, prove=prove)
+        own = public_half(str(path))
+        _refuse_others_copy(path, own)
     except PrivateKeyError as error:
         rule, _, remedy = str(error).partition("\n")
         return [], [Fault("sshPrivateKeyFile", str(path), rule, remedy)]
-    return list(dict.fromkeys([own, *(settings.cattle.ssh_keys if settings.cattle else [])])), []
+    keys = list(dict.fromkeys([own, *(settings.cattle.ssh_keys if settings.cattle else [])]))
+    recorded = _told(state, "initialization", "userAccount", "keys") or []
+    return (list(recorded) if _same_keys(recorded, keys) else keys), []
 
 
-def _public_half(path: Path, *, prove: bool) -> str:
+def _same_keys(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two lists of lines hold the same keys: type and body, whatever the comments, order and white space."""
+    return {tuple(line.split()[:2]) for line in one} == {tuple(line.split()[:2]) for line in other}
+
+
+def _refuse_others_copy(path: Path, own: str) -> None:
+    """`ssh -i` offers what the .pub file beside the key says, so one of another key would keep people out.
+
+    Like `ssh`, the first line counts that is a key; a file without one counts as none.
+    """
     public = path.with_name(f"{path.name}.pub")
-    line = " ".join(public.read_text().split()[:2]) if path.exists() and public.exists() else ""
-    if line and not prove:
-        return line
-    key = load_private_key(str(path))
-    derived = f"{key.get_name()} {key.get_base64()}"
-    if line not in ("", derived):
-        raise PrivateKeyError(f"{public} is not its public half.\nMake it so: ssh-keygen -y -f {path} > {public}")
-    return derived
+    try:
+        lines = public.read_text().splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        try:
+            copy = HostKey.parse(line).line
+        except ValueError:
+            continue
+        if copy != own:
+            remedy = f"Make it so: ssh-keygen -y -f {shlex.quote(str(path))} > {shlex.quote(str(public))}"
+            raise PrivateKeyError(f"{public} is not its public half.\n{remedy}")
+        return
 
 
 def _plugin_environment() -> dict[str, str]:

@@ -13,6 +13,8 @@ import binascii
 import contextlib
 import hashlib
 import io
+import re
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +32,7 @@ from provisioning.errors import (
 
 if TYPE_CHECKING:
     import paramiko
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 OnLine = Callable[[str], None]
 
@@ -216,20 +219,15 @@ def require_root(connection: Connection, target: SshTarget) -> None:
         )
 
 
-def load_private_key(path: str) -> paramiko.PKey:
-    """Read an ed25519, ecdsa or rsa key by content: OpenSSH, PEM or PKCS#8. PrivateKeyError when it can't be used."""
-    import paramiko
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+def private_key_text(path: str) -> str:
+    """The text of an SSH private key file, in the one form that every reader takes. PrivateKeyError for any other.
 
+    This program, the command plugin and `ssh` read the same file with three libraries. `ssh` wants an OpenSSH key to
+    begin with the first byte, without carriage returns, and its last line to be ended (tried with OpenSSH 9.2).
+    """
     file = Path(path).expanduser()
     try:
         data = file.read_bytes()
-        # Told by its header: the library says ValueError both for a foreign form and for a damaged key.
-        openssh = b"-----BEGIN OPENSSH PRIVATE KEY-----" in data
-        load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
-        loaded = load(data, password=None)
     except FileNotFoundError:
         raise PrivateKeyError(
             f"SSH key file {file} does not exist.\n"
@@ -237,21 +235,72 @@ def load_private_key(path: str) -> paramiko.PKey:
         ) from None
     except PermissionError:
         raise PrivateKeyError(f"SSH key file {file} can't be read by this user.\nCorrect its owner or mode.") from None
+    except OSError as error:
+        raise _no_key(file, type(error).__name__) from None
+    if b"PRIVATE KEY" not in data.replace(b"\0", b""):
+        raise _no_key(file, "no PRIVATE KEY in it")
+    faults = {
+        "bytes that are no ASCII, a UTF-8 mark for one": not data.isascii() or b"\0" in data,
+        "Windows line ends": b"\r" in data,
+        "something before -----BEGIN": not data.lstrip(b"\xef\xbb\xbf").startswith(b"-----BEGIN "),
+        "no line end after -----END": re.search(rb"^-----END [A-Z ]+-----\r?\n", data, re.MULTILINE) is None,
+    }
+    found = [name for name, there in faults.items() if there]
+    if found:
+        raise PrivateKeyError(
+            f"SSH key file {file} is not written as `ssh` reads it: it has {', '.join(found)}.\n"
+            "Write it as plain text with Unix line ends, from -----BEGIN to the end of the -----END line. "
+            f"With GNU sed: sed -i -e '1s/^\\xef\\xbb\\xbf//' -e 's/\\r$//' -e '$a\\' {shlex.quote(str(file))}"
+        )
+    return data.decode("ascii")
+
+
+def _read_private_key(path: str) -> ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
+    """An ed25519, ecdsa or rsa key by content: OpenSSH, PEM or PKCS#8. PrivateKeyError when it can't be used."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    file = Path(path).expanduser()
+    data = private_key_text(path).encode()
+    # Told by its header: the library says ValueError both for a foreign form and for a damaged key.
+    openssh = data.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
+    try:
+        loaded = load(data, password=None)
     except TypeError:  # so the library reports a missing passphrase
         raise PrivateKeyError(
             f"SSH key file {file} is encrypted, and there is nobody here to type its passphrase.\n"
             "Name a key without a passphrase (sshPrivateKeyFile); to make one: ssh-keygen -t ed25519 -N '' -f FILE"
         ) from None
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise _no_key(file, type(error).__name__) from None
+    if isinstance(loaded, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        return loaded
+    raise _no_key(file, "another kind of key")
+
+
+def public_half(path: str) -> str:
+    """`TYPE BASE64` of a private key file, derived from it: a copy beside it is never believed. PrivateKeyError."""
+    from cryptography.hazmat.primitives import serialization
+
+    public = _read_private_key(path).public_key()
+    return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def load_private_key(path: str) -> paramiko.PKey:
+    """A private key file as paramiko has it. PrivateKeyError when it can't be used."""
+    import paramiko
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+    loaded = _read_private_key(path)
     if isinstance(loaded, ed25519.Ed25519PrivateKey):
         kind: type[paramiko.PKey] = paramiko.Ed25519Key
     elif isinstance(loaded, ec.EllipticCurvePrivateKey):
         kind = paramiko.ECDSAKey
-    elif isinstance(loaded, rsa.RSAPrivateKey):
-        kind = paramiko.RSAKey
     else:
-        raise _no_key(file, "another kind of key")
+        kind = paramiko.RSAKey
     plain = serialization.NoEncryption()
     text = loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, plain).decode()
     return kind.from_private_key(io.StringIO(text))

@@ -46,7 +46,8 @@ class GuestCheck:
 
     role: "pet" or "cattle", with which the keys of its settings begin;
     template: its volume name, for a container that may have to be made; root_gb in GiB; address: "10.0.0.5/24", or None
-    for DHCP; claim: the mark of the stack's own guests; ours: whether the stack's state knows the guest.
+    for DHCP; claim: the mark of the stack's own guests; ours: whether the stack's state knows the guest; remade:
+    whether a changed setting makes the one that is there anew, so that all that a new one needs has to be proved.
     """
 
     vmid: int
@@ -58,6 +59,7 @@ class GuestCheck:
     address: str | None = None
     claim: str | None = None
     ours: bool = False
+    remade: bool = False
     role: str = "cattle"
 
     def key(self, name: str) -> str:
@@ -280,7 +282,8 @@ def _guest_faults(
     faults += _vmid_faults(check, guest, seen.taken)
     if not node:
         sizes = dict(new_volumes)
-        if guest is None:
+        # One that is made anew on its own storage gets the room of the one that goes first.
+        if guest is None or (check.remade and storage_of(guest.config.get("rootfs", "")) != check.root_storage):
             sizes[check.root_storage] = sizes.get(check.root_storage, 0) + int(check.root_gb * GIB)
         for name in dict.fromkeys([check.root_storage, *sizes]):
             keys = [check.key("storage")] * (name == check.root_storage) + ["petVolumes"] * (name in new_volumes)
@@ -359,7 +362,8 @@ def _storage_faults(key: str, storage: Storage, size: int) -> list[Fault]:
 
 
 def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: frozenset[str] | None) -> list[Fault]:
-    if guest is not None or not check.template or templates is None or check.template in templates:
+    there = guest is not None and not check.remade
+    if there or not check.template or templates is None or check.template in templates:
         return []
     storage, _, name = check.template.partition(":vztmpl/")
     rule = f"must be on the storage; there: {', '.join(sorted(templates)) or 'none'}"

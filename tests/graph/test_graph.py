@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())["config"]
 CANARY = "canary-5f1c"
+KEY_FOLDER = tempfile.TemporaryDirectory()
+LOGIN_KEY_FILE = Path(KEY_FOLDER.name) / "id_ed25519"
+subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", LOGIN_KEY_FILE], check=True, timeout=60)
 SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on the wire to the engine
 
 
@@ -45,7 +50,7 @@ def settings(stack: str, **given: object) -> Settings:
         environment={
             "PROXMOX_VE_ENDPOINT": "https://192.0.2.1:8006",
             "PROXMOX_VE_API_TOKEN": "u@pve!ci=00000000-1111-2222-3333-444444444444",
-            "HERMES_SSH_KEY_FILE": __file__,
+            "HERMES_SSH_KEY_FILE": str(LOGIN_KEY_FILE),
         },
         known=frozenset(DECLARED),
     )
@@ -381,7 +386,7 @@ def test_host_mounts_come_before_the_first_start_and_are_proved_after_it(declare
         {"source": "/srv/films", "path": "/films", "readOnly": True, "owner": 10000},
     ]
     # The endpoint's host, the key that logs in to the cattle.
-    key = {"host": "192.0.2.1", "port": 2222, "user": "root", "hostKey": HOST_KEY, "keyFile": __file__}
+    key = {"host": "192.0.2.1", "port": 2222, "user": "root", "hostKey": HOST_KEY, "keyFile": str(LOGIN_KEY_FILE)}
     assert wish["ssh"] == key
     assert "cattle-host-mounts" in dependencies(graph, "cattle-volume")
     assert {"cattle-volume", "cattle-host-mounts"} <= dependencies(graph, "cattle-host-mounts-proof")

@@ -75,6 +75,9 @@ def test_nothing_to_do_is_nothing_done(with_both: Site) -> None:
     assert with_both.writes == []
     assert with_both.refresh("cattle").changed == {}
     assert with_both.writes == []
+    # A copy of the key is no key: the plugin would make another container of a line that it begins with.
+    copy = with_both.lab.ssh_key_file.with_suffix(".pub")
+    copy.write_text(f"# written by another program\n{copy.read_text()}")
     assert with_both.preview("cattle").changed == {}
     assert with_both.writes == []
 

@@ -316,6 +316,19 @@ def test_what_exists_already_needs_no_room_and_no_template() -> None:
     assert cattle_faults(CATTLE, seen) == []
 
 
+def test_what_is_made_anew_is_proved_before_the_old_one_goes() -> None:
+    """The engine deletes first: a template or storage that is missing would be told when the container is gone."""
+    there = ours(cattle_with(rootfs="local-lvm:vm-105-disk-0,size=20G"))
+    check = replace(CATTLE, guest=replace(CATTLE.guest, remade=True))
+    seen = around(with_cattle(there), templates=frozenset())
+    assert [fault.key for fault in cattle_faults(check, seen)] == ["template"]
+    full = around(with_cattle(there), storages=(replace(THIN, available=0),))
+    assert cattle_faults(check, full) == []  # the room of the one that goes
+    moved = ours(cattle_with(rootfs="ssd:vm-105-disk-0,size=20G"))
+    full = around(with_cattle(moved), storages=(replace(THIN, available=0),))
+    assert [fault.key for fault in cattle_faults(check, full)] == ["cattleStorage"]
+
+
 def test_a_vnet_is_used_by_the_rights_of_its_zone() -> None:
     """Listed to those who have them (facts proxmox 2.2); its zone is not told, and localnetwork is another one."""
     check = replace(CATTLE, guest=replace(CATTLE.guest, bridge="intra01"))

@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "PROXMOX_VE_API_TOKEN": "pulumi@pve!ci=00000000-1111-2222-3333-444444444444",
 }
 MODEL: dict[str, Any] = {"agentModelUrl": "http://192.0.2.20:4000/v1", "agentModel": "m"}
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
 
 
 def as_text(value: object) -> str:
@@ -120,6 +121,8 @@ def test_the_role_is_declared_or_in_the_name(stack: str, declared: str, role: Ro
         ("cattle", "cattleAddress", "example"),
         ("cattle", "cattleNameserver", "dns"),
         ("cattle", "cattleSshKeys", ["AAAA"]),
+        ("cattle", "cattleSshKeys", ["ssh-ed25519 AAAA"]),  # half of a line, as by a bad paste
+        ("cattle", "cattleSshKeys", [f"ssh-rsa {HOST_KEY.split()[1]}"]),
         ("cattle", "cattleVolume", "None or such"),
         ("cattle", "agentSource", "docker"),
         ("cattle", "agentCommit", "f97608f"),
@@ -244,10 +247,11 @@ def test_a_dashboard_that_does_not_run_needs_no_password() -> None:
 
 def test_tags_and_keys_are_as_proxmox_stores_them() -> None:
     """Sorted, lower case, once; white space in a key is no difference (field reports B5, B6)."""
-    settings = read("cattle", **MODEL, cattleTags=["b", "A", "a"], cattleSshKeys=["ssh-ed25519  AAAA   me@x \n"])
+    spaced = f"{HOST_KEY.replace(' ', '  ')}   me@x \n"
+    settings = read("cattle", **MODEL, cattleTags=["b", "A", "a"], cattleSshKeys=[spaced])
     assert settings.cattle is not None
     assert settings.cattle.tags == ["a", "b"]
-    assert settings.cattle.ssh_keys == ["ssh-ed25519 AAAA me@x"]
+    assert settings.cattle.ssh_keys == [f"{HOST_KEY} me@x"]
 
 
 def test_the_environment_names_the_key_file_first() -> None:
@@ -300,8 +304,6 @@ def test_faults_of_docker_mode_come_together_with_the_others() -> None:
 
 
 # --- host mounts --------------------------------------------------------------------------------
-
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
 
 
 def mount(source: str = "/mnt/pve/hdd/hermes", path: str = "/data", **more: Any) -> dict[str, Any]:
