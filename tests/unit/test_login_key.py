@@ -22,7 +22,7 @@ OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXm
 
 def make_key(path: Path, passphrase: str = "", form: str = "RFC4716") -> str:
     kind = "ed25519" if form == "RFC4716" else "rsa"
-    command = ["ssh-keygen", "-q", "-t", kind, "-m", form, "-N", passphrase, "-C", "me@workstation", "-f", path]
+    command = ["ssh-keygen", "-q", "-t", kind, "-m", form, "-N", passphrase, "-C", "me@workstation", "-f", str(path)]
     subprocess.run(command, check=True, timeout=60)
     return " ".join(path.with_name(f"{path.name}.pub").read_text().split()[:2])
 
