@@ -14,8 +14,9 @@ try:
         pulumi.export(name, value)
 except Exception as error:
     from components.errors import PERSONAL_ERRORS
+    from provisioning.terminal import visible
 
     if isinstance(error, PERSONAL_ERRORS):
-        pulumi.log.error(str(error))
+        pulumi.log.error(visible(str(error)))
         sys.exit(TOLD)
     raise

@@ -22,6 +22,7 @@ from pulumi.output import Unknown
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 
 from components.errors import PERSONAL_ERRORS
+from provisioning.terminal import visible
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, Connection
 
@@ -43,7 +44,7 @@ def _speak_plainly() -> None:
     def format_exc(limit: int | None = None, chain: bool = True) -> str:
         error = sys.exc_info()[1]
         if isinstance(error, PERSONAL_ERRORS):
-            return str(error)
+            return visible(str(error))
         return original(limit, chain)
 
     format_exc.plain = True  # type: ignore[attr-defined]
@@ -79,7 +80,7 @@ class Provider(ResourceProvider):
 
 def say(line: str) -> None:
     """One line of progress, shown beside the resource that is being worked on."""
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{visible(line)}\n")
     sys.stderr.flush()
 
 
@@ -91,7 +92,7 @@ def progress(line: str) -> None:
     """
     try:
         with grpc.insecure_channel(sys.argv[1]) as channel:
-            request = engine_pb2.LogRequest(severity=engine_pb2.INFO, message=line, ephemeral=True)
+            request = engine_pb2.LogRequest(severity=engine_pb2.INFO, message=visible(line), ephemeral=True)
             engine_pb2_grpc.EngineStub(channel).Log(request, timeout=LOG_SECONDS)
     except (IndexError, grpc.RpcError):
         say(line)

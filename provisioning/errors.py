@@ -12,16 +12,22 @@
         ├── PhaseLost           the job vanished (container restarted, job killed from outside)
         └── PhaseTimeout        the deadline passed; the job may still be running in the container
 
-The text of each says what happened, why, and what to do, in a few lines, and holds no secret.
+The text of each says what happened, why, and what to do, in a few lines, and holds no secret. Much of it may be a
+guest's words, so none of it reaches a terminal as it came: see provisioning.terminal.
 """
 
 # ruff: noqa: N818 - the names say what happened, the base class says that it is an error
 
 from __future__ import annotations
 
+from provisioning.terminal import visible
+
 
 class ProvisioningError(Exception):
     """Base of every error of this package."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 class SshError(ProvisioningError):
@@ -54,7 +60,7 @@ class PhaseError(ProvisioningError):
     def __init__(self, message: str, *, phase: str, log_tail: str = "") -> None:
         super().__init__(message)
         self.phase = phase
-        self.log_tail = log_tail
+        self.log_tail = visible(log_tail)
 
 
 class PhaseFailed(PhaseError):

@@ -37,6 +37,7 @@ from provisioning.errors import (
     SshUnreachable,
 )
 from provisioning.ssh import Connection, OnLine
+from provisioning.terminal import Lines, one_line, visible_value
 
 STATE_DIR = "/var/lib/hermes-provision"
 # tmpfs: secrets never reach a disk or a backup, and a full disk takes away neither a job's words nor its end.
@@ -50,6 +51,8 @@ LOST_AFTER_S = 5.0
 # So long a job may go on after its controller's deadline: time for the next run to pick it up.
 JOB_GRACE_S = 300.0
 _LOG_CHUNK = 64 * 1024
+RESULT_LIMIT = 4 << 20
+"""Bytes of a result that are read: a list of a thousand backups has a quarter of a megabyte."""
 # As libc, Rust, Python, apt and SQLite say it. The kernel's keys have a quota too, and are told of in the same words.
 _NO_ROOM = re.compile(
     r"No space left on device|\bos error 28\b|\bErrno 28\b|ENOSPC|disk is full|enough free space"
@@ -120,7 +123,10 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """`outputs` is what the script wrote to result.json; `picked_up` when an earlier run had started the job."""
+    """`outputs` is what the script wrote to result.json, its texts fit to be shown (provisioning.terminal).
+
+    `picked_up` when an earlier run had started the job.
+    """
 
     outputs: dict[str, Any]
     picked_up: bool
@@ -191,7 +197,7 @@ class _Run:
         self._deadline = self._began + timeout_s
         self._connection: Connection | None = None
         self._offset = 0
-        self._partial = b""
+        self._lines = Lines()
         self._tail: list[str] = []
         self._last_sign = self._began
         self._last_cut = ""
@@ -235,7 +241,7 @@ class _Run:
         def action(connection: Connection) -> bytes:
             result = connection.run(script, stdin=stdin, timeout_s=timeout_s)
             if result.status != 0:
-                words = result.stderr.decode("utf-8", "replace").strip() or f"exit status {result.status}"
+                words = result.words
                 full = full_disks(_ask_disks(connection)) if _NO_ROOM.search(words) else ""
                 raise ProvisioningError(
                     f"{self._job.phase}: preparing the job in the container failed: {self._clean(words)}\n"
@@ -292,10 +298,7 @@ class _Run:
                 with large.local.open("rb") as stream:
                     result = connection.run(_put_large(large), stdin=stream, timeout_s=max(60.0, self._remaining()))
                 if result.status != 0:
-                    words = result.stderr.decode("utf-8", "replace").strip()
-                    raise ProvisioningError(
-                        f"{self._job.phase}: uploading {large.local} failed: {words or result.status}"
-                    )
+                    raise ProvisioningError(f"{self._job.phase}: uploading {large.local} failed: {result.words}")
 
             self._persist(send)
         self._command(_unpack(self._job), stdin=pack((*self._job.files, _FINISH)), timeout_s=120.0)
@@ -306,7 +309,7 @@ class _Run:
 
         def action(connection: Connection) -> str:
             result = connection.run(_start(self._job, self._remaining()), timeout_s=30.0)
-            return "" if result.status == 0 else result.stderr.decode("utf-8", "replace").strip()
+            return "" if result.status == 0 else result.words
 
         words: str = self._persist(action)
         if not words:
@@ -350,17 +353,16 @@ class _Run:
 
     def _take(self, chunk: bytes) -> None:
         self._offset += len(chunk)
-        *lines, self._partial = (self._partial + chunk).split(b"\n")
-        for line in lines:
+        for line in self._lines.feed(chunk):
             self._emit(line)
 
     def _flush(self) -> None:
-        if self._partial:
-            self._emit(self._partial)
-            self._partial = b""
+        for line in self._lines.end():
+            self._emit(line)
 
-    def _emit(self, raw: bytes) -> None:
-        line = self._clean(raw.decode("utf-8", "replace").rstrip("\r"))
+    def _emit(self, raw: str) -> None:
+        # Secrets first: a cut through one would hide it from the fence and show its begin.
+        line = one_line(self._clean(raw))
         if not line.strip():
             return
         self._no_room = self._no_room or bool(_NO_ROOM.search(line))
@@ -386,8 +388,13 @@ class _Run:
                 phase=self._job.phase,
                 log_tail=tail,
             )
-        raw = self._command(f"cat {shlex.quote(self._job.directory)}/result.json 2>/dev/null || echo '{{}}'")
-        outputs = json.loads(raw)
+        raw = self._command(_result(self._job))
+        if len(raw) > RESULT_LIMIT:
+            raise ProvisioningError(
+                f"{self._job.phase}: its result is larger than {RESULT_LIMIT >> 20} MB, which no result of ours is.\n"
+                f"Look at it in the container: {self._job.directory}/result.json"
+            )
+        outputs = visible_value(json.loads(raw))
         self._command(_discard(self._job))
         return JobResult(outputs, picked_up)
 
@@ -502,6 +509,12 @@ def _ask_disks(connection: Connection) -> str:
 
 def _discard(job: Job) -> str:
     return f"rm -rf -- {shlex.join((job.directory, job.secrets_file, job.log, job.end))}"
+
+
+def _result(job: Job) -> str:
+    # One byte more than is allowed tells that there is more.
+    path = shlex.quote(f"{job.directory}/result.json")
+    return f"if [ -f {path} ]; then head -c {RESULT_LIMIT + 1} {path}; else echo '{{}}'; fi"
 
 
 def _has_large(large: LargeFile) -> str:

@@ -29,6 +29,7 @@ from provisioning.errors import (
     SshAuthError,
     SshUnreachable,
 )
+from provisioning.terminal import one_line, visible
 
 if TYPE_CHECKING:
     import paramiko
@@ -109,6 +110,16 @@ class CommandResult:
     status: int
     stdout: bytes
     stderr: bytes
+
+    @property
+    def text(self) -> str:
+        """The standard output, fit to be shown."""
+        return visible(self.stdout.decode("utf-8", "replace"))
+
+    @property
+    def words(self) -> str:
+        """What it has to say of a failure: its standard error, or its exit status; fit to be shown."""
+        return visible(self.stderr.decode("utf-8", "replace").strip()) or f"exit status {self.status}"
 
 
 class Connection(Protocol):
@@ -212,7 +223,7 @@ def require_root(connection: Connection, target: SshTarget) -> None:
     """SshAuthError unless the session is root's: the phases install packages and write units."""
     result = connection.run("id -u", timeout_s=20)
     if result.stdout.strip() != b"0":
-        uid = result.stdout.decode("utf-8", "replace").strip() or "unknown"
+        uid = one_line(result.text.strip()) or "unknown"
         raise SshAuthError(
             f"logged in at {target.host} as {target.user} (uid {uid}), but the phases need root.\n"
             "Give the SSH key to root in the container and use root as the user."

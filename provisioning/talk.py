@@ -7,6 +7,7 @@ import json
 from provisioning.errors import ProvisioningError
 from provisioning.phases import VERIFY_PATH
 from provisioning.ssh import SshTarget, connect
+from provisioning.terminal import visible
 
 PROMPT_SECONDS = 300.0
 START_SECONDS = 90.0  # how long a gateway that is starting is waited for
@@ -20,7 +21,7 @@ def ask(target: SshTarget, prompt: str, *, timeout_s: float = PROMPT_SECONDS) ->
     """Send one prompt as a fresh conversation and answer what the agent says.
 
     By the agent's API where it is on, by its command line else: the container knows. The API key is read there and
-    stays there. Raises AgentSilentError, or an SSH error.
+    stays there. The answer is fit to be shown (provisioning.terminal). Raises AgentSilentError, or an SSH error.
     """
     parameters = {
         "only": "prompt",
@@ -40,5 +41,5 @@ def ask(target: SshTarget, prompt: str, *, timeout_s: float = PROMPT_SECONDS) ->
     finally:
         connection.close()
     if done.status != 0:
-        raise AgentSilentError(done.stderr.decode(errors="replace").strip() or f"the prompt ended with {done.status}")
-    return str(json.loads(done.stdout)["answer"])
+        raise AgentSilentError(done.words)
+    return visible(str(json.loads(done.stdout)["answer"]), limit=None)

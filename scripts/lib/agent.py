@@ -1,4 +1,7 @@
-"""A stack's agent from the command line: status, logs, prompt, dashboard, a shell, backups, and a password's hash."""
+"""A stack's agent from the command line: status, logs, prompt, dashboard, a shell, backups, and a password's hash.
+
+What the guest says goes through provisioning.terminal before it is shown. `ssh` alone hands the terminal itself over.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import getpass
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,6 +25,7 @@ from provisioning.guest.managed import scrypt_hash
 from provisioning.phases import render_backups, run_phase
 from provisioning.ssh import HostKey, SshTarget, connect
 from provisioning.talk import ask
+from provisioning.terminal import RAW_LIMIT, Lines, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS_SECONDS = 60
@@ -29,7 +34,26 @@ STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
 IN_DOCKER = "docker"
 
 
-class AgentError(Exception):
+# The user's own ssh configuration is not read (-F none), so that no forwarded agent, display or port, no shared
+# connection and no command of it reaches a guest. What a distribution may have built in otherwise is said as well.
+SSH_OPTIONS = {
+    "StrictHostKeyChecking": "yes",
+    "GlobalKnownHostsFile": "/dev/null",
+    "UpdateHostKeys": "no",
+    "IdentitiesOnly": "yes",
+    "BatchMode": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "PermitLocalCommand": "no",
+    "ConnectTimeout": "15",
+    "ServerAliveInterval": "15",  # a guest that is gone is noticed, after three of these
+    "SendEnv": "LANG LC_*",  # as distributions do: a guest's programs draw by it
+}
+
+
+class AgentError(ProvisioningError):
     """What stands in the way; the text says what to do."""
 
 
@@ -63,8 +87,8 @@ def run_in_guest(target: SshTarget, script: str) -> str:
     finally:
         connection.close()
     if done.status:
-        raise AgentError(done.stderr.decode(errors="replace").strip() or f"the command ended with {done.status}")
-    return done.stdout.decode(errors="replace")
+        raise AgentError(done.words)
+    return done.text
 
 
 def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
@@ -75,19 +99,45 @@ def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
     return [*command, *(["-f"] if follow else []), *(["hermes"] if in_docker else [])]
 
 
-def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> NoReturn:
-    """Become ssh, so that every signal that ends this command ends the connection; the host key is pinned by a file."""
+def ssh_command(target: SshTarget, *command: str, options: Sequence[str] = ()) -> list[str]:
+    """ssh's arguments; the host key is pinned by a file."""
     pinned = ROOT / ".cache" / f"known_hosts.{target.host}"
     pinned.write_text(f"{target.host} {target.host_key.line}\n")
-    kept = {
-        "UserKnownHostsFile": f'"{pinned}"',
-        "StrictHostKeyChecking": "yes",
-        "BatchMode": "yes",
-        "ConnectTimeout": "15",
-        "ServerAliveInterval": "15",  # a guest that is gone is noticed, after three of these
-    }
-    ssh = ["ssh", *(f"-o{key}={value}" for key, value in kept.items()), *options, "-i", str(target.private_key_file)]
-    os.execvp("ssh", [*ssh, f"{target.user}@{target.host}", *command])  # noqa: S606 - no shell is wanted
+    kept = {"UserKnownHostsFile": f'"{pinned}"', **SSH_OPTIONS}
+    own = [f"-o{key}={value}" for key, value in kept.items()]
+    login = ("-i", target.private_key_file, f"{target.user}@{target.host}")
+    return ["ssh", "-F", "none", *own, *options, *login, *command]
+
+
+def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> NoReturn:
+    """Become ssh, so that every signal that ends this command ends the connection. The terminal is the guest's."""
+    os.execvp("ssh", ssh_command(target, *command, options=options))  # noqa: S606 - no shell is wanted
+
+
+def show(target: SshTarget, *command: str) -> int:
+    """Show what a command in the guest prints, line by line as it comes; its status. What ends this ends it, too."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    argv = ssh_command(target, *command, options=("-T",))
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+        lines, said = Lines(), child.stdout.fileno() if child.stdout else -1
+        try:
+            while chunk := os.read(said, RAW_LIMIT):
+                for line in lines.feed(chunk):
+                    print(one_line(line), flush=True)
+            for line in lines.end():
+                print(one_line(line), flush=True)
+            return child.wait()
+        except BrokenPipeError:
+            # Whoever read has gone, as `head` does; there is nobody left to flush to.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
+        finally:
+            child.terminate()
 
 
 def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
@@ -150,9 +200,9 @@ def main() -> int:
         outputs = outputs_of(options.stack)
         target, in_docker = target_of(outputs), outputs.get("agentMode") == IN_DOCKER
         if options.verb == "status":
-            sys.stdout.write(run_in_guest(target, STATUS))
+            print(run_in_guest(target, STATUS).rstrip("\n"))
         elif options.verb == "logs":
-            hand_over(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
+            return show(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
             see_dashboard(target, outputs["dashboard"], options.port)
         elif options.verb == "ssh":
@@ -163,7 +213,7 @@ def main() -> int:
             backups(target, "restore", options.name)
         else:
             print(ask(target, options.text))
-    except (AgentError, ProvisioningError) as error:
+    except ProvisioningError as error:
         print(f"agent: {error}", file=sys.stderr)
         return 1
     return 0

@@ -139,8 +139,8 @@ class Demo:
         finally:
             connection.close()
         if done.status != 0:
-            raise DemoError(f"{name} is not in the agent's workspace: {done.stderr.decode().strip()}")
-        return done.stdout.decode().split()[0]
+            raise DemoError(f"{name} is not in the agent's workspace: {done.words}")
+        return done.text.split()[0]
 
     def volume_listed(self, volid: str) -> bool:
         return any(volume["volid"] == volid for volume in self.lab_volumes())

@@ -86,3 +86,35 @@ def test_ssh_logs_in_with_the_pinned_key_and_hands_every_word_on(words: list[str
     handed = done.stdout.split("\0")[:-1]
     assert handed[-3 - len(words) :] == ["-i", "/my keys/id", f"root@{HOST}", *words]
     assert "-oStrictHostKeyChecking=yes" in handed
+
+
+def test_nothing_of_the_user_s_own_ssh_configuration_reaches_a_guest(tmp_path: Path) -> None:
+    """None is read; and were one read, as OpenSSH itself says, the options would win over what it gives away."""
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "config").write_text(
+        "Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  ControlMaster auto\n  ControlPath /tmp/%C\n"
+        "  PermitLocalCommand yes\n  LocalCommand id\n  IdentitiesOnly no\n  StrictHostKeyChecking no\n"
+    )
+    ssh = tmp_path / "ssh"
+    # -G: print what would be done, and do nothing.
+    ssh.write_text(f'#!/bin/sh\necho "read $1 $2"; shift 2; exec /usr/bin/ssh -G -F {tmp_path}/config "$@"\n')
+    ssh.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-c", LOGIN, str(tmp_path), HOST, KEY, json.dumps(["ssh"])]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    pairs = [line.partition(" ")[::2] for line in done.stdout.splitlines()]
+    assert pairs[0] == ("read", "-F none")
+    found = dict(pairs)
+    assert {name: found[name] for name in ("forwardagent", "forwardx11", "identitiesonly", "permitlocalcommand")} == {
+        "forwardagent": "no",
+        "forwardx11": "no",
+        "identitiesonly": "yes",
+        "permitlocalcommand": "no",
+    }
+    assert found["controlmaster"] == "false"
+    assert found["globalknownhostsfile"] == "/dev/null"
+    assert found["stricthostkeychecking"] in ("true", "yes")
+    assert found.get("controlpath", "none") == "none"

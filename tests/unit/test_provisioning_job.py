@@ -462,3 +462,33 @@ def test_longer_secrets_are_hidden_first() -> None:
 def test_a_job_does_not_show_its_secrets() -> None:
     assert SECRET not in repr(job("true"))
     assert json.dumps({"key": SECRET}) not in repr(job("true"))
+
+
+# ---- what the guest says is shown as text ----------------------------------------------------------------------------
+
+
+def test_control_characters_of_a_job_reach_neither_progress_nor_error_nor_outputs(container: Container) -> None:
+    script = r"""printf 'a\033]0;MINE\007\n'; printf '{"x": "\\u001b]0;MINE\\u0007"}' >"$HP_JOB/result.json" """
+    lines: list[str] = []
+    assert go(container, job(script), lines=lines).outputs == {"x": "\\x1b]0;MINE\\x07"}
+    assert "a\\x1b]0;MINE\\x07" in lines
+    with pytest.raises(PhaseFailed) as failed:
+        go(container, job(f"{script}; exit 1", digest="e" * 64), lines=lines)
+    assert str(failed.value).isascii()
+    assert "\x1b" not in str(failed.value) + failed.value.log_tail + "".join(lines)
+
+
+def test_an_endless_line_is_cut_and_a_secret_in_it_stays_hidden(container: Container) -> None:
+    lines: list[str] = []
+    flood = "head -c {} /dev/zero | tr '\\0' x".format
+    go(container, job(f"{flood(3990)}; printf {SECRET}; {flood(300000)}; echo; echo end"), lines=lines)
+    assert lines[-1] == "end"
+    assert all(len(line) < 4100 for line in lines)
+    assert not any("canary" in line for line in lines)
+
+
+def test_a_result_that_is_too_large_is_refused(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "RESULT_LIMIT", 1 << 20)
+    with pytest.raises(ProvisioningError, match="its result is larger than 1 MB"):
+        go(container, job('head -c 2000000 /dev/zero >"$HP_JOB/result.json"'))
+    assert max(map(len, container.commands)) < 4000
