@@ -195,7 +195,12 @@ def status(lab: Lab) -> int:
         facts.add_row("model", f"{ready.model} at {ready.model_url}, log {lab.model_log}")
         if ready.containers:
             facts.add_row("network", f"bridge {ready.bridge} (vmbr0), {ready.subnet}, gateway {ready.gateway}")
-            facts.add_row("source", f"{ready.source_url}, {ready.source_tag} = {ready.source_commit}")
+            releases = [
+                (ready.source_tag, ready.source_commit),
+                (ready.source_previous_tag, ready.source_previous_commit),
+            ]
+            pinned = [f"{tag} = {commit}" for tag, commit in releases if tag]
+            facts.add_row("source", "\n".join((f"{ready.source_kind}: {ready.source_url}", *pinned)))
             if ready.image:
                 facts.add_row("registry", f"{ready.registry}, CA {ready.registry_ca_file}")
                 facts.add_row("images", "\n".join(i for i in (ready.image, ready.image_next, ready.image_base) if i))

@@ -24,7 +24,8 @@ from lab.runtime import Runtime
 from lab.server import LabServer
 from lab.services.model import MODEL, ModelEndpoint
 from lab.services.registry import Registry
-from lab.services.source import TAG, GitDaemon, ensure_source
+from lab.services.source import GitDaemon, ensure_source
+from lab.services.standin import TAG
 from lab.simulated import SimulatedRuntime
 from lab.template import Template, ensure_template
 
@@ -63,6 +64,7 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     say(f"bridge {lab.place.bridge} has {plan.subnet}")
     template = ensure_template(TEMPLATE_CACHE, say)
     source = ensure_source(SOURCE_CACHE, say)
+    previous = source.previous
     model = _model(lab, str(plan.gateway), MODEL_PORT, stack)
     git = GitDaemon(lab.place, str(plan.gateway), source.repository.parent)
     git.start()
@@ -74,10 +76,14 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
         bridge=lab.place.bridge,
         gateway=str(plan.gateway),
         subnet=str(plan.subnet),
+        source_kind=source.kind,
         source_url=git.url(source),
-        source_version=source.version,
-        source_tag=source.tag,
-        source_commit=source.commit,
+        source_version=source.newest.version,
+        source_tag=source.newest.tag,
+        source_commit=source.newest.commit,
+        source_previous_version=previous.version if previous else None,
+        source_previous_tag=previous.tag if previous else None,
+        source_previous_commit=previous.commit if previous else None,
     )
     lab.say_ready(_serve_images(lab, ready, str(plan.gateway), stack))
 

@@ -26,7 +26,8 @@ from typing import Any
 from lab.instance import CACHE
 from lab.oci import Layer, finish_layout, pack_layer, put_image, tags
 from lab.place import LabError
-from lab.services.source import PROJECT, TAG, VERSION, package_index
+from lab.services.releases import PROJECT
+from lab.services.standin import TAG, VERSION, package_index
 from lab.template import (
     BUNDLE,
     BUNDLE_VARIABLES,

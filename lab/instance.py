@@ -46,10 +46,17 @@ class Ready:
     bridge: str | None = None
     gateway: str | None = None
     subnet: str | None = None
+    source_kind: str | None = None
+    """What the git repository is: ``upstream``, or a ``stand-in`` (lab/services/source.py)."""
     source_url: str | None = None
     source_version: str | None = None
+    """Of the newest release there, as are tag and commit."""
     source_tag: str | None = None
     source_commit: str | None = None
+    source_previous_version: str | None = None
+    """Of the release to update from; None where there is one only, as are tag and commit."""
+    source_previous_tag: str | None = None
+    source_previous_commit: str | None = None
     registry: str | None = None
     """``host:port`` of the registry, as an image's reference begins; TLS by the CA in ``registry_ca_file``."""
     registry_ca_file: str | None = None

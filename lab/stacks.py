@@ -20,6 +20,7 @@ import yaml
 
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab, LabError
+from lab.services.standin import VERSION
 
 PROJECT = "hermes-homelab"
 STACKS = ("pet", "cattle")
@@ -39,7 +40,7 @@ def stack_values(lab: Lab) -> dict[str, object]:
         "agentModel": ready.model,
         "agentSource": "pypi",
         "agentApi": True,  # a prompt by the API takes a second, by the command line four: the demo sends several
-        "agentVersion": ready.source_version or "0.19.0",
+        "agentVersion": VERSION,
     }
     if ready.subnet is not None:
         network = ipaddress.IPv4Network(ready.subnet)
@@ -48,8 +49,9 @@ def stack_values(lab: Lab) -> dict[str, object]:
         values["cattleNameserver"] = ready.gateway
     if ready.source_url is not None:
         values["agentRepository"] = ready.source_url
-        values["agentTag"] = ready.source_tag
-        values["agentCommit"] = ready.source_commit
+        # Those of the same version, to change agentSource alone.
+        values["agentTag"] = ready.source_previous_tag or ready.source_tag
+        values["agentCommit"] = ready.source_previous_commit or ready.source_commit
     if ready.node_ssh_port is not None and ready.node_ssh_host_key is not None:
         # The API's host is loopback, as is the node's SSH server; its root knows the lab's key.
         values["nodeSshPort"] = ready.node_ssh_port

@@ -1,10 +1,4 @@
-"""A git repository of the Hermes Agent, made from its PyPI source archive, served on the bridge.
-
-The lab may have no way to the upstream repository. The archive on PyPI holds the
-same tree (less tests and packaging helpers), so the repository made from it lets the path
-"fetch a pinned commit" run for real. The commit depends on nothing but the
-archive: author, date and message are fixed.
-"""
+"""The git repository of the Hermes Agent that the lab serves on the bridge: upstream's, or a stand-in for it."""
 
 from __future__ import annotations
 
@@ -16,135 +10,119 @@ import os
 import shutil
 import socket
 import subprocess
-import tarfile
 import tempfile
 import time
-import urllib.parse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import requests
+from typing import Literal
 
 from lab.network import GIT_PORT, recorded_process, stop_recorded
-from lab.place import LabError, Place
+from lab.place import Place
+from lab.services.releases import PINNED, PROJECT, Release, SourceError
+from lab.services.standin import VERSION, make_standin
+from lab.services.upstream import NONE, VARIABLE, copy_releases, find_clone, named_by_variable
 
 Log = Callable[[str], None]
+Kind = Literal["upstream", "stand-in"]
 
-PROJECT = "hermes-agent"
-VERSION = "0.19.0"
-TAG = "v2026.7.20"
-ARCHIVE_SHA256 = "ac986bede64a2785436676c0ea084ec586574f8cb00a9d047e095b435d3e21c0"
-"""Of hermes_agent-0.19.0.tar.gz, as the package index states it."""
-COMMIT_DATE = "2026-07-20T00:00:00+0000"
-DOWNLOAD_DEADLINE = 120.0
 START_DEADLINE = 10.0
-
-
-class SourceError(LabError):
-    """The repository can't be made or served; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The repository: a bare folder, and what a client pins."""
+    """The repository: a bare folder, what it is, and the releases that a client can pin, newest first."""
 
     repository: Path
-    version: str
-    tag: str
-    commit: str
+    kind: Kind
+    releases: tuple[Release, ...]
 
+    @property
+    def newest(self) -> Release:
+        """The release that the lab installs."""
+        return self.releases[0]
 
-def package_index() -> str:
-    """The package index of this machine: uv's or pip's variable, else pip's default."""
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
-        if address := os.environ.get(name):
-            return address.rstrip("/")
-    from pip._internal.models.index import PyPI  # noqa: PLC0415 - pip is slow to load, and pinned
+    @property
+    def previous(self) -> Release | None:
+        """The one to update from; None where there is one only."""
+        return self.releases[1] if len(self.releases) > 1 else None
 
-    return str(PyPI.simple_url)
+    def about(self) -> str:
+        """What the agent of this lab is made of, in one line."""
+        if self.kind == "upstream":
+            return f"upstream's tree, {self.newest.version} at {self.newest.commit[:8]}"
+        return f"STAND-IN made of PyPI's {self.newest.version}: upstream's tree was not to be had"
 
 
 def ensure_source(cache: Path, log: Log) -> Source:
-    """The repository in ``cache``, made when it is not there yet; atomic, and one maker at a time."""
-    folder = cache / f"{PROJECT}-{VERSION}"
-    if not (folder / "source.json").exists():
+    """The repository in ``cache``, made when it is not there yet; atomic, and one maker at a time.
+
+    Upstream's (:mod:`lab.services.upstream`) where it can be had; the stand-in else, and where HERMES_LAB_UPSTREAM
+    says ``none``.
+    """
+    forced = os.environ.get(VARIABLE) == NONE
+    upstream = cache / f"upstream-{_digest(PINNED)}"
+    if not forced:
+        named = named_by_variable() is not None
+        # A copy is complete and lasts; what the variable names is looked at nevertheless, to tell of a wrong one.
+        clone = find_clone(log, cache, PINNED) if named or not _is_made(upstream) else None
+        if clone is not None or _is_made(upstream):
+            return _ensure(upstream, "upstream", lambda _, target: _copied(clone, target, log))
+        log(f"serving a stand-in made of PyPI's {VERSION} instead; {VARIABLE} can name a clone")
+    return ensure_standin(cache, log)
+
+
+def ensure_standin(cache: Path, log: Log) -> Source:
+    """The stand-in, also where upstream's repository is there."""
+    return _ensure(cache / f"{PROJECT}-{VERSION}", "stand-in", lambda folder, target: _standin(folder, target, log))
+
+
+def _copied(clone: Path | None, target: Path, log: Log) -> tuple[Release, ...]:
+    if clone is None:
+        raise SourceError(f"{target.parent} has gone; try again")
+    log(f"copying upstream's repository from {clone}; this is done once")
+    copy_releases(clone, target, PINNED)
+    return PINNED
+
+
+def _standin(folder: Path, target: Path, log: Log) -> tuple[Release, ...]:
+    log(f"making the git repository of {PROJECT} {VERSION} from its source archive; this is done once")
+    return (make_standin(folder, target),)
+
+
+def _ensure(folder: Path, kind: Kind, make: Callable[[Path, Path], tuple[Release, ...]]) -> Source:
+    """The source in ``folder``; made there by ``make`` (a folder to work in, the repository) unless it is finished."""
+    if not _is_made(folder):
+        cache = folder.parent
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / "source.json").exists():
+            if not _is_made(folder):
                 for leftover in cache.glob(".making-*"):
                     shutil.rmtree(leftover)
-                log(f"making the git repository of {PROJECT} {VERSION} from its source archive; this is done once")
                 making = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
                 try:
-                    _make(making)
+                    releases = make(making, making / f"{PROJECT}.git")
+                    (making / "source.json").write_text(json.dumps([asdict(release) for release in releases]) + "\n")
+                    making.chmod(0o755)
+                    if folder.exists():  # made by another version of this program
+                        shutil.rmtree(folder)
                     making.rename(folder)
                 finally:
                     shutil.rmtree(making, ignore_errors=True)
     found = json.loads((folder / "source.json").read_text())
-    return Source(folder / f"{PROJECT}.git", found["version"], found["tag"], found["commit"])
+    return Source(folder / f"{PROJECT}.git", kind, tuple(Release(**release) for release in found))
 
 
-def _make(making: Path) -> None:
-    archive = making / "archive.tar.gz"
-    _download(archive)
-    tree = making / "tree"
-    with tarfile.open(archive) as opened:
-        # Debian 12's Python 3.11.2 knows no filters yet.
-        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        opened.extractall(tree, **safely)  # noqa: S202 - see above
-    (top,) = tree.iterdir()
-    commit = build_repository(top, making / f"{PROJECT}.git")
-    shutil.rmtree(tree)
-    archive.unlink()
-    (making / "source.json").write_text(json.dumps({"version": VERSION, "tag": TAG, "commit": commit}) + "\n")
-    making.chmod(0o755)
-
-
-def build_repository(tree: Path, repository: Path) -> str:
-    """A bare repository with one commit of ``tree``, tagged; returns the commit, which the tree alone decides."""
-    who = {"NAME": "Hermes lab", "EMAIL": "lab@localhost", "DATE": COMMIT_DATE}
-    environment = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
-    _git(["init", "-q", "--bare", "-b", "main", str(repository)])
-    at = ["--git-dir", str(repository), "--work-tree", str(tree)]
-    settings = ["-c", "core.autocrlf=false", "-c", "core.safecrlf=false"]
-    _git([*settings, *at, "add", "--all", "--force", "."])
-    _git([*at, "commit", "-q", "-m", f"{PROJECT} {VERSION}, from its source archive"], environment)
-    _git([*at, "tag", TAG])
-    # A client asks for the pinned commit by its id, as it would ask the large hosts.
-    _git(["--git-dir", str(repository), "config", "uploadpack.allowAnySHA1InWant", "true"])
-    return _git(["--git-dir", str(repository), "rev-parse", "HEAD"]).strip()
-
-
-def _download(target: Path) -> None:
-    name = f"{PROJECT.replace('-', '_')}-{VERSION}.tar.gz"
-    index = f"{package_index()}/{PROJECT}/"
+def _is_made(folder: Path) -> bool:
     try:
-        page = requests.get(index, headers={"Accept": "application/vnd.pypi.simple.v1+json"}, timeout=30)
-        page.raise_for_status()
-        address = next(f["url"] for f in page.json()["files"] if f["filename"] == name)
-        answer = requests.get(urllib.parse.urljoin(index, address), timeout=DOWNLOAD_DEADLINE)
-        answer.raise_for_status()
-    except (requests.RequestException, ValueError, KeyError, StopIteration) as error:
-        raise SourceError(
-            f"{name} can't be had from {index}: {type(error).__name__}.\n"
-            "The lab needs the package index once; set UV_DEFAULT_INDEX when yours is elsewhere."
-        ) from error
-    digest = hashlib.sha256(answer.content).hexdigest()
-    if digest != ARCHIVE_SHA256:
-        raise SourceError(f"{name} from {index} is not the pinned archive: sha256 {digest}, not {ARCHIVE_SHA256}")
-    target.write_bytes(answer.content)
+        return isinstance(json.loads((folder / "source.json").read_text()), list)
+    except (OSError, ValueError):
+        return False
 
 
-def _git(arguments: Sequence[str], environment: dict[str, str] | None = None) -> str:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    clean |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", **(environment or {})}
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, env=clean, timeout=120, check=False)
-    if done.returncode:
-        raise SourceError(f"git {arguments[0]} failed: {done.stderr.strip()}")
-    return done.stdout
+def _digest(releases: Sequence[Release]) -> str:
+    return hashlib.sha256(repr([asdict(release) for release in releases]).encode()).hexdigest()[:16]
 
 
 class GitDaemon:
@@ -161,8 +139,9 @@ class GitDaemon:
 
     def start(self) -> None:
         """Start serving unless it already does; returns when it answers."""
-        if recorded_process(self._pid_file, self._mark) is not None:
+        if recorded_process(self._pid_file, f"--base-path={self.folder}\0") is not None:
             return
+        self.stop()  # it may be left from a lab that served another folder
         self._need_port()
         command = [
             "git", "daemon", "--detach", "--reuseaddr", "--export-all", "--timeout=60", "--max-connections=32",

@@ -17,7 +17,7 @@ from lab.certificates import ensure_certificates
 from lab.image import AGENT_REPOSITORY, Images, ensure_images
 from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, tags
 from lab.services.registry import Registry
-from lab.services.source import TAG
+from lab.services.standin import TAG
 from lab.template import ensure_template
 from provisioning import ConfigureInputs, Dashboard, ModelEndpoint, PhasePlan, render_configure
 from provisioning.guest.backend import ENGINE

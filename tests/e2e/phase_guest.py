@@ -22,7 +22,8 @@ from lab.network import Network, Plan
 from lab.place import Place
 from lab.runtime import GuestSpec, Interface, Mount, Setup
 from lab.services.model import ModelEndpoint as LabModel
-from lab.services.source import GitDaemon, Source, ensure_source
+from lab.services.releases import Release
+from lab.services.source import GitDaemon, Source, ensure_standin
 from lab.template import ensure_template
 from provisioning import (
     AgentInputs,
@@ -92,7 +93,12 @@ class Guest:
 
     @property
     def agent_git_name(self) -> str:
-        return f"{self.source.tag}-{self.source.commit[:8]}"
+        return f"{self.release.tag}-{self.release.commit[:8]}"
+
+    @property
+    def release(self) -> Release:
+        """The release that is installed from git: 0.19.0, as from the package index."""
+        return self.source.previous or self.source.newest
 
     @property
     def address(self) -> str:
@@ -122,8 +128,8 @@ class Guest:
         usual = {
             "source": source,
             "git_url": self.git_url,
-            "git_tag": self.source.tag,
-            "git_commit": self.source.commit,
+            "git_tag": self.release.tag,
+            "git_commit": self.release.commit,
             "uv_binary": str(uv) if uv.exists() else None,
         }
         return render_agent(AgentInputs.model_validate({**usual, **more}))
@@ -165,7 +171,7 @@ def a_guest(state: Path, home: str = HOME) -> Iterator[Guest]:
         model = LabModel(str(plan.gateway), 8100, MODEL_KEY, state / "model.log")
         model.start()
         stack.callback(model.stop)
-        source = ensure_source(CHECKOUT / ".cache" / "lab-sources", lambda _: None)
+        source = ensure_standin(CHECKOUT / ".cache" / "lab-sources", lambda _: None)
         git = GitDaemon(place, str(plan.gateway), source.repository.parent)
         git.start()
         stack.callback(git.stop)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from lab.place import Place
-from lab.services.source import TAG, GitDaemon, Source, SourceError, build_repository
+from lab.services.releases import Release, SourceError
+from lab.services.source import GitDaemon, Source
+from lab.services.standin import TAG, build_repository
 from tests.listening import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -59,7 +61,7 @@ def test_a_commit_is_fetched_by_its_id_with_all_files(tmp_path: Path) -> None:
     daemon.start()
     try:
         daemon.start()  # harmless
-        url = daemon.url(Source(repository, "0.19.0", TAG, commit))
+        url = daemon.url(Source(repository, "stand-in", (Release("0.19.0", TAG, commit),)))
         clone = tmp_path / "clone"
         clone.mkdir()
         git("init", "-q", cwd=clone)
@@ -81,6 +83,25 @@ def test_a_commit_is_fetched_by_its_id_with_all_files(tmp_path: Path) -> None:
     while git("ls-remote", url, cwd=tmp_path).returncode == 0:
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_daemon_that_was_left_serves_what_the_lab_has_now(tmp_path: Path) -> None:
+    place = Place.of(tmp_path / "lab", run=tmp_path / "run")
+    place.make_run_dir()
+    port = free_port()
+    url = f"git://127.0.0.1:{port}/hermes-agent.git"
+    daemons = []
+    try:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            tree = tree_in(tmp_path / f"tree {name}")
+            (tree / "name").write_text(name)
+            commit = build_repository(tree, tmp_path / name / "hermes-agent.git")
+            daemons.append(GitDaemon(place, "127.0.0.1", tmp_path / name, port))
+            daemons[-1].start()
+            assert git("ls-remote", "--tags", url, cwd=tmp_path).stdout.split() == [commit, f"refs/tags/{TAG}"]
+    finally:
+        daemons[-1].stop()
 
 
 def test_a_busy_port_is_told(tmp_path: Path) -> None:

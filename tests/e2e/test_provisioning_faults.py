@@ -41,14 +41,14 @@ def test_upstreams_installer_ends_like_every_other_source(guest: Guest) -> None:
     outputs = guest.run(guest.agent("installer"))
     directory = f"/opt/hermes/{guest.agent_git_name}-installer"
     assert outputs["directory"] == directory
-    assert (outputs["version"], outputs["commit"]) == ("0.19.0", guest.source.commit)
+    assert (outputs["version"], outputs["commit"]) == ("0.19.0", guest.release.commit)
     script = subprocess.run(
         [
             "git",
             "--git-dir",
             str(guest.source.repository),
             "show",
-            f"{guest.source.commit}:hermes_cli/scripts/install.sh",
+            f"{guest.release.commit}:hermes_cli/scripts/install.sh",
         ],
         check=True,
         capture_output=True,

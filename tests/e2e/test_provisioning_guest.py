@@ -150,7 +150,7 @@ def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Gues
     child.stdout.close()
     result = run_phase(target, plan, on_line=lambda _: None, timeout_s=300)
     assert result.picked_up
-    assert result.outputs["commit"] == guest.source.commit
+    assert result.outputs["commit"] == guest.release.commit
     assert guest.started(plan) == 1
     restarted = guest.run(guest.configure())["restarted"]
     assert restarted == ["hermes-gateway.service", "hermes-dashboard.service"]
@@ -162,7 +162,7 @@ def test_moved_tag_is_refused_and_nothing_is_switched(guest: Guest) -> None:
     before = guest.shell("readlink /opt/hermes/current")
     with pytest.raises(PhaseFailed) as refused:
         guest.run(guest.agent("git", git_commit="0123456789" * 4))
-    assert f"the tag {guest.source.tag} is at commit {guest.source.commit}" in str(refused.value)
+    assert f"the tag {guest.release.tag} is at commit {guest.release.commit}" in str(refused.value)
     assert guest.shell("readlink /opt/hermes/current") == before
 
 
