@@ -86,7 +86,7 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
         ],
         # The main process is a heartbeat that lives on when the gateway is down: without this it would look well.
         "healthcheck": {
-            "test": ["CMD", "python3", "-c", _probe(inputs.api_server.port)],
+            "test": ["CMD", "python3", "-I", "-c", _probe(inputs.api_server.port)],
             "interval": "10s",
             "timeout": "8s",
             "retries": 3,

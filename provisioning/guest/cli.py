@@ -198,7 +198,8 @@ def hand_on(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dic
         "VIRTUAL_ENV": f"{directory}/venv",
         "PATH": f"/usr/local/bin:{directory}/venv/bin:/usr/bin:/bin",
     }
-    return python, [python, "-m", "hermes_cli.main", *arguments], environment
+    # -P: `-m` would import from the folder in which somebody stands, a workspace of the agent's for one.
+    return python, [python, "-P", "-m", "hermes_cli.main", *arguments], environment
 
 
 def main() -> NoReturn:

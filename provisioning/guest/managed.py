@@ -139,7 +139,7 @@ def read_with(python: str, user: str) -> Reader:
                 "PATH=/usr/bin:/bin",
                 "PYTHONDONTWRITEBYTECODE=1",
             )
-            return as_user(user, *environment, python, "-c", program, str(folder))
+            return as_user(user, *environment, python, "-P", "-c", program, str(folder))
 
     return read
 

@@ -315,7 +315,7 @@ ask_agent() {
   empty=$(mktemp -d /tmp/hermes-ask.XXXXXX)
   chown "$AGENT_USER:" "$empty"
   runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" HERMES_HOME="$empty" \
-    HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$1/venv/bin/python" -c '
+    HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$1/venv/bin/python" -P -c '
 import pathlib
 import hermes_cli
 from hermes_cli.config import DEFAULT_CONFIG
@@ -339,7 +339,7 @@ build() {
   rm -rf "$BUILD" /var/tmp/hermes-build.*
   mkdir -p "$BUILD" "$CACHE"
   need_room
-  python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' ||
+  python3 -I -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' ||
     fail "this container's $(python3 --version) does not fit: the agent needs 3.11, 3.12 or 3.13 (Debian 12 or 13)."
   find_uv
   echo "agent: building $DIRECTORY with $("$UV" --version)"
@@ -361,7 +361,7 @@ build() {
   mv -T "$BUILD" "$FINAL"
   # It was asked before it moved; what holds on to the old place would only be found by the services.
   runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
-    "$FINAL/venv/bin/python" -c 'import hermes_cli' || {
+    "$FINAL/venv/bin/python" -P -c 'import hermes_cli' || {
     rm -rf "$FINAL"
     fail "the new installation does not start from $FINAL (see above). It was not switched to."
   }

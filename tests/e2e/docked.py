@@ -19,10 +19,19 @@ from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, ta
 from lab.services.registry import Registry
 from lab.services.standin import TAG
 from lab.template import ensure_template
-from provisioning import ConfigureInputs, Dashboard, ModelEndpoint, PhasePlan, render_configure
+from provisioning import (
+    BaselineInputs,
+    ConfigureInputs,
+    Dashboard,
+    ModelEndpoint,
+    PhasePlan,
+    render_baseline,
+    render_configure,
+)
 from provisioning.guest.backend import ENGINE
 from provisioning.models import ContainerInputs, DockerInputs
 from provisioning.phases import render_docker
+from tests.attacks.attack import Scene
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest
 
 PORT = 5000
@@ -69,6 +78,20 @@ class Docked:
                 f"journalctl --unit {self.backend} --lines 25 --no-pager --output short-precise | cut -c1-200"
             )
         return status, out, err
+
+    def up(self, tag: str = TAG) -> None:
+        for plan in (render_baseline(BaselineInputs()), self.agent(tag), self.configure(tag)):
+            self.run(plan)
+
+    def scene(self, tag: str = TAG) -> Scene:
+        """The agent at work in a container, for attacks."""
+
+        def renew() -> None:
+            self.guest.renew()
+            self.up(tag)
+
+        self.up(tag)
+        return Scene("podman" if self.backend == "podman" else "docker", self.guest, self.verify, renew)
 
     def inspect(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.guest.shell(f"{ENGINE} container inspect hermes"))[0]

@@ -19,6 +19,7 @@ from lab.image import BASE_REPOSITORY, BASE_TAG, NEXT_TAG
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
 from provisioning.phases import render_backups
 from provisioning.talk import ask
+from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.docked import BARE, BROKEN_TAG, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root, run_cut
 
@@ -193,6 +194,19 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     assert status == 0, err
     assert gateways(guest) == 1
     assert between <= sessions(guest, INSIDE)
+
+
+# -- attacks by its own shell: tests/attacks ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scene(docked: Docked) -> Scene:
+    return docked.scene(NEXT_TAG)
+
+
+@pytest.mark.parametrize("attack", attacks("docker"))
+def test_an_attack_is_held(scene: Scene, attack: str) -> None:
+    carry_out(attack, scene)
 
 
 def test_no_secret_is_left_behind(docked: Docked) -> None:

@@ -14,6 +14,7 @@ import pytest
 from provisioning import BaselineInputs, render_baseline, run_phase
 from provisioning.guest.backend import ENGINE
 from provisioning.talk import ask
+from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.docked import INSIDE, PASSWORD, Docked, a_docked, gateways, sessions, wait_for_one_gateway
 from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 
@@ -102,3 +103,16 @@ def test_docker_takes_over_the_same_home_and_podman_takes_it_back(docked: Docked
     assert guest.shell("systemctl is-active docker.service docker.socket || true").split() == ["inactive", "inactive"]
     assert "Miez" in ask(guest.target(), "what do you remember?")
     assert before <= sessions(guest, INSIDE)
+
+
+# -- attacks by its own shell: tests/attacks ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scene(docked: Docked) -> Scene:
+    return docked.scene()
+
+
+@pytest.mark.parametrize("attack", attacks("podman"))
+def test_an_attack_is_held(scene: Scene, attack: str) -> None:
+    carry_out(attack, scene)

@@ -34,6 +34,7 @@ from provisioning import (
     run_phase,
 )
 from provisioning.ssh import connect
+from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, Proxy, needs_root, run_cut, through
 
 pytestmark = needs_root
@@ -295,6 +296,28 @@ def test_the_agent_uses_its_tools_inside_the_sandbox(guest: Guest) -> None:
     assert guest.shell("cat /home/hermes/workspace/let").split() == LET.split()
     # Its /tmp and /root are its own.
     assert guest.shell("ls /tmp/.try /root/.try 2>/dev/null || true") == ""
+
+
+# -- attacks by its own shell: tests/attacks ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scene(guest: Guest) -> Scene:
+    def up() -> None:
+        for plan in (render_baseline(BaselineInputs()), guest.agent(), guest.configure()):
+            guest.run(plan)
+
+    def renew() -> None:
+        guest.renew()
+        up()
+
+    up()
+    return Scene("bare-metal", guest, guest.verify, renew)
+
+
+@pytest.mark.parametrize("attack", attacks("bare-metal"))
+def test_an_attack_is_held(scene: Scene, attack: str) -> None:
+    carry_out(attack, scene)
 
 
 def test_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) -> None:

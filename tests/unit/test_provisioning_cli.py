@@ -204,7 +204,7 @@ def test_the_agents_own_command_runs_the_current_code_on_the_services_state(
     monkeypatch.delenv("HERMES_HOME", raising=False)
     program, command, environment = cli.hand_on(facts(), ["-z", "hello"])
     assert program == str(python)
-    assert command == [str(python), "-m", "hermes_cli.main", "-z", "hello"]
+    assert command == [str(python), "-P", "-m", "hermes_cli.main", "-z", "hello"]
     assert environment["HERMES_HOME"] == "/home/hermes/.hermes"
     assert environment["HOME"] == "/home/hermes"
     assert environment["HERMES_BUNDLED_SKILLS"] == str(tmp_path / "1.0" / "src" / "skills")

@@ -79,7 +79,7 @@ def test_the_service_is_as_the_contract_of_the_image_wants_it() -> None:
 def test_the_health_check_is_words_without_blanks() -> None:
     """Podman 4.3's API for compose joins the words of the check and splits them at each blank."""
     words = composed({"backend": "podman"})["services"]["hermes"]["healthcheck"]["test"]
-    assert words[:3] == ["CMD", "python3", "-c"]
+    assert words[:4] == ["CMD", "python3", "-I", "-c"]
     assert " ".join(words).split() == words
     compile(words[-1], "the check", "eval")
 

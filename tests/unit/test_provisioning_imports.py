@@ -1,0 +1,108 @@
+"""What is started in the guest imports nothing from the folder that it stands in."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import venv
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from provisioning import ConfigureInputs, Dashboard, ModelEndpoint, render_configure
+from provisioning.guest.cli import Facts, hand_on
+from provisioning.guest.services import render_unit
+
+PACKAGE = files("provisioning")
+
+
+MAIN = """
+import email.parser, json, logging, queue, random, sys
+import hermes_bootstrap
+print("started", sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    """An installation whose command prints what it was given, once it has imported what the agent does, too.
+
+    As a wheel and as a checkout, whichever the command takes.
+    """
+    folder = tmp_path / "build"
+    venv.create(folder / "venv", symlinks=True)
+    [site] = (folder / "venv/lib").glob("python3*/site-packages")
+    for place in (site, folder / "src"):
+        (place / "hermes_cli").mkdir(parents=True)
+        (place / "hermes_cli/__init__.py").touch()
+        (place / "hermes_cli/main.py").write_text(MAIN)
+        (place / "hermes_bootstrap.py").touch()
+    (folder / "src/hermes").write_text("import hermes_cli.main\n")
+    return folder
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """With a file named like each module of the standard library and of the build."""
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    for name in (*sys.stdlib_module_names, "hermes_cli", "hermes_bootstrap", "sitecustomize", "usercustomize"):
+        (folder / f"{name}.py").write_text("raise SystemExit('imported from the workspace: ' + __file__)\n")
+    return folder
+
+
+def command_of(unit: str, build: Path, workspace: Path) -> list[str]:
+    inputs = ConfigureInputs(model=ModelEndpoint(name="m"), dashboard=Dashboard(), agent_directory=str(build))
+    payload = {file.path: file.content.decode() for file in render_configure(inputs).files}
+    text = render_unit(payload[f"units/{unit}.service"], str(build))
+    [start] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    assert str(workspace) not in start
+    return shlex.split(start)
+
+
+def started(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("unit", ["hermes-gateway", "hermes-dashboard"])
+def test_a_unit_starts_whatever_lies_in_its_working_directory(unit: str, build: Path, workspace: Path) -> None:
+    command = command_of(unit, build, workspace)
+    done = started(command, workspace, {"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("started ['")
+
+
+def test_the_command_line_does_too(
+    build: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "current").symlink_to(build)
+    monkeypatch.setattr("provisioning.guest.cli.CURRENT", tmp_path / "current")
+    facts = Facts("cattle", "hermes", 10000, str(tmp_path), str(tmp_path / ".hermes"), str(workspace), "u", False, True)
+    program, command, environment = hand_on(facts, ["sessions", "list"])
+    done = started([program, *command[1:]], workspace, environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "started ['sessions', 'list']\n"
+
+
+PYTHON = re.compile(r"""[\s"'/(,]python3?["']?[,\s]+["']?-(?P<options>[A-Za-z]+)\b""")
+
+
+def test_no_python_in_the_guest_is_started_without_a_look_at_its_path() -> None:
+    """-I leaves out the folder, the environment and the user's packages, -P the folder.
+
+    What uv or pip are told of an interpreter is no start; the build's own folder is root's, and nothing lies beside it.
+    """
+    loose = []
+    for path in sorted(Path(str(PACKAGE)).rglob("*")):
+        if path.suffix not in (".py", ".sh", ".j2"):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.lstrip().startswith(("#", '"""')):
+                continue
+            for found in PYTHON.finditer(line):
+                if not set(found["options"]) & {"I", "P"}:
+                    loose.append(f"{path.name}:{number}: {line.strip()}")
+    assert loose == []
