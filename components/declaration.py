@@ -63,6 +63,13 @@ SHOWN = frozenset(
 """Objects that reach the preview and the state in clear: a secret among them would, too."""
 
 SECRET_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|AUTHORIZATION|CREDENTIAL", re.IGNORECASE)
+WITHOUT_EFFECT = {
+    "skills.disabled": "the agent reads it in the home's config.yaml alone",
+    "skills.external_dirs": "the agent reads it in the home's config.yaml alone",
+    "security.website_blocklist": "the agent reads it in the home's config.yaml alone, so it protects nobody",
+    "secrets": "the agent reads it in the home's config.yaml alone",
+}
+"""What a managed configuration can't pin, in any release up to 0.20.3 (facts hermes 0.20, 5), and why."""
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -222,6 +229,14 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
             yield from _leaves(item, f"{path}{number}.")
     else:
         yield path.removesuffix("."), value
+
+
+def _at(tree: Mapping[str, Any], path: str) -> object:
+    """What stands at a dotted key; None where nothing does."""
+    found: object = tree
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def references(value: object) -> Iterator[tuple[str, str]]:
@@ -548,6 +563,7 @@ class AgentDeclaration(SettingsModel):
                         f"{key}.{path} looks like a secret, and is shown in the preview and stored in clear: "
                         "agentSecretEnvironment keeps one, and ${NAME} refers to it"
                     )
+        found += self._without_effect()
         trees = {
             "agentSettings" if self.settings else "agentConfigFile": self.declared_config,
             "agentMcpServers": {name: server.model_dump() for name, server in self.mcp_servers.items()},
@@ -560,4 +576,23 @@ class AgentDeclaration(SettingsModel):
                         f"{key}.{path} refers to ${{{name}}}, which no option declares: unless the home's own "
                         ".env has it, the agent takes it as it is written"
                     )
+        return found
+
+    def _without_effect(self) -> list[str]:
+        source = "agentSettings" if self.settings else "agentConfigFile"
+        found = [
+            f"{source}.{key} has no effect: {why}. There it can be set: scripts/agent ssh hermes config set {key} VALUE"
+            for key, why in WITHOUT_EFFECT.items()
+            if _at(self.declared_config, key) is not None
+        ]
+        if "_config_version" in self.settings:
+            found.append(
+                "agentSettings._config_version is left out: it is the number of the user's own config.yaml, which "
+                "would lose it and never be migrated again"
+            )
+        if _at(self.declared_config, "database.journal_mode") == "wal":
+            found.append(
+                f"{source}.database.journal_mode: wal has no effect on new databases before SQLite 3.51.3, which "
+                "Debian 12 and 13 have not: the agent makes them in the mode delete"
+            )
         return found

@@ -39,6 +39,8 @@ REFUSED: dict[tuple[str, ...], str] = {
     (
         "postinstall",
     ): "Packages are declared: agentExtraPackages in Pulumi.{stack}.yaml, then: pulumi up --stack {stack}",
+    # It writes over databases beside their old logs, and starts a user's gateway unit unasked (facts hermes 0.20, 6).
+    ("import",): "Of the stack's backups: scripts/agent restore NAME. Of a file of hermes backup: docs/operations.md",
     ("gateway", "install"): f"{SERVICES}: pulumi up --stack {{stack}} writes and starts them",
     ("gateway", "uninstall"): f"{SERVICES}: pulumi destroy --stack {{stack}} ends them together with the container",
     ("gateway", "setup"): "Change Pulumi.{stack}.yaml, then: pulumi up --stack {stack}",

@@ -55,15 +55,19 @@ def refuse_taken_port(host: str, port: int, what: str) -> None:
 
 
 def refuse_user_units(home: str, user: str) -> None:
-    """A second gateway on the same home, as a user's unit, and ours would end each other (facts hermes 3)."""
-    found = as_user(
-        user, "sh", "-c", 'ls -d "$1"/.config/systemd/user/hermes-*.service 2>/dev/null || true', "sh", home
-    ).split()
-    if found:
+    """A second gateway on the same home, as a user's unit, and ours would end each other (facts hermes 3).
+
+    `hermes import` and `hermes setup` write and start one unasked (facts hermes 0.20, 6). Their names are not repeated:
+    whoever owns the folder chooses them.
+    """
+    folder = f"{home}/.config/systemd/user"
+    script = 'for unit in "$1"/hermes-*.service; do [ ! -e "$unit" ] && [ ! -L "$unit" ] || echo found; done'
+    count = as_user(user, "sh", "-c", script, "sh", folder).count("found")
+    if count:
         raise Refusal(
-            "the home holds units of its own for the agent, which would run a second gateway on the same data:\n"
-            + "\n".join(f"  {path}" for path in found)
-            + "\nRemove them; the services are the stack's business."
+            f"the home holds {count} units of its own for the agent (hermes-*.service in {folder}), which would run a "
+            "second gateway on the same data.\n"
+            f"Remove them; the services are the stack's business: rm {folder}/hermes-*.service"
         )
 
 

@@ -40,6 +40,7 @@ from provisioning.guest.common import (
     ended,
     read_json,
 )
+from provisioning.guest.services import refuse_user_units
 
 MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
@@ -474,6 +475,7 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
         check_dashboard(parameters, version, time.monotonic() + parameters["services_timeout_s"])
         say("dashboard agrees")
     check_owners(parameters["home"], parameters["uid"])
+    refuse_user_units(parameters["home"], parameters["user"])
     for service in services:
         check_unit(service)
     if in_container:

@@ -54,6 +54,29 @@ def only(found: dict[str, tuple[str, str, str]]) -> tuple[str, str]:
 # --- settings ---
 
 
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("skills.disabled", {"skills": {"disabled": ["x"]}}),
+        ("skills.external_dirs", {"skills": {"external_dirs": []}}),
+        ("security.website_blocklist", {"security": {"website_blocklist": {"enabled": True}}}),
+        ("secrets", {"secrets": {"bitwarden": {"enabled": True}}}),
+    ],
+)
+def test_what_no_release_lets_be_pinned_is_told_with_the_way_that_works(key: str, settings: dict[str, Any]) -> None:
+    (text,) = warned(agentSettings=settings)
+    assert text.startswith(f"agentSettings.{key} has no effect")
+    assert f"hermes config set {key}" in text
+
+
+def test_a_schemas_number_and_a_mode_that_is_not_taken_are_told() -> None:
+    (version,) = warned(agentSettings={"_config_version": 37})
+    assert "left out" in version
+    (mode,) = warned(agentSettings={"database": {"journal_mode": "wal"}})
+    assert "3.51.3" in mode
+    assert warned(agentSettings={"database": {"journal_mode": "delete"}, "skills": {"other": 1}}) == []
+
+
 def test_settings_of_any_depth_are_pinned_and_ours_win() -> None:
     inputs = configured(
         agentSettings={

@@ -51,6 +51,8 @@ def refused(line: str) -> str | None:
         "setup --non-interactive",
         "uninstall",
         "postinstall",
+        "import backup.zip",
+        "import --force backup.zip",
         "gateway install --system",
         "gateway run --replace",
         "gateway restart",

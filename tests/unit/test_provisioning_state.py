@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +233,51 @@ def test_the_newest_are_kept(home: Path) -> None:
 def test_two_at_a_time_are_refused(home: Path) -> None:
     with state.alone(home), pytest.raises(state.Refusal, match="another backup or restore is at work"):
         make(home)
+
+
+def journal_mode(path: Path) -> str:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return str(database.execute("PRAGMA journal_mode").fetchone()[0])
+
+
+def left_open(path: Path, *statements: str) -> None:
+    """Write in a process that is killed before it can close the database: its log stays."""
+    program = (
+        "import os, sqlite3, sys\n"
+        "database = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "for statement in sys.argv[2:]: database.execute(statement).fetchall()\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path), *statements], check=True, timeout=60)
+
+
+def sidecars(data: Path) -> list[str]:
+    return sorted(path.name for path in data.iterdir() if path.name.startswith("state.db-"))
+
+
+@pytest.mark.parametrize("way", ["restore", "undo"])
+@pytest.mark.parametrize(("before", "after"), [("wal", "delete"), ("delete", "wal"), ("wal", "wal")])
+def test_a_database_comes_back_in_its_mode_without_the_logs_of_another(
+    home: Path, before: str, after: str, way: str
+) -> None:
+    # 0.19.0 makes WAL; 0.20.3 on Debian's SQLite makes DELETE and leaves what is WAL (facts hermes 0.20, 6). Frames of
+    # a newer log beside an older database are replayed into it.
+    data = home / ".hermes"
+    path = data / "state.db"
+    write(path, f"PRAGMA journal_mode={before}")
+    name = make(home)["name"]
+    write(path, f"PRAGMA journal_mode={after}", "CREATE TABLE of_the_new_version (x)")
+    left_open(path, "INSERT INTO sessions VALUES ('of the new version')")
+    if after == "delete":
+        # One that ended in the middle of a write: a journal that would be rolled back into whatever lies beside it.
+        left_open(path, "PRAGMA cache_size=1", "BEGIN", *["INSERT INTO sessions VALUES (randomblob(5000))"] * 50)
+    assert sidecars(data)
+    if way == "restore":
+        state.restore(home, data, name)
+    else:
+        assert state.undo(home, data, name, "0.20.3")["restored"] == ["state.db"]
+    assert sidecars(data) == []
+    assert journal_mode(path) == before
+    assert sessions(path) == ["first"]
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -117,7 +117,13 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     for unit in (common.GATEWAY, common.DASHBOARD):
         made.set_unit(unit)
     show = f'for unit; do :; done; cat "{units}/$unit"'
-    for name, script in (("systemctl", show), ("journalctl", f"echo the last line, with {KEY} in it")):
+    # runuser --user NAME -- COMMAND ...: here nobody has to become anybody.
+    become = 'shift 3\nexec "$@"'
+    for name, script in (
+        ("runuser", become),
+        ("systemctl", show),
+        ("journalctl", f"echo the last line, with {KEY} in it"),
+    ):
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
@@ -299,9 +305,6 @@ def test_a_missing_key_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) ->
 def quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Agent:
     """The agent without its API: its state file, a process that runs the installed code, its command line."""
     programs = agent.root.parent / "bin"
-    # runuser --user NAME -- COMMAND ...: here nobody has to become anybody.
-    (programs / "runuser").write_text('#!/bin/sh\nshift 3\nexec "$@"\n')
-    (programs / "runuser").chmod(0o755)
     monkeypatch.setattr(verify, "RUNUSER", str(programs / "runuser"))
     monkeypatch.setattr(verify, "COMMAND", str(programs / "hermes"))
     installed = agent.root.parent / "current"
@@ -416,3 +419,15 @@ def test_a_folder_of_the_node_is_mounted_and_its_owner_can_use_it(agent: Agent) 
     ):
         with pytest.raises(verify.Fault, match=words):
             verify.verify(agent.parameters(folders=[broken]))
+
+
+def test_a_unit_of_the_users_own_is_found(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As `hermes import` and `hermes setup` leave one (facts hermes 0.20, 6); also as a link into nowhere.
+    folder = agent.home / ".config" / "systemd" / "user"
+    folder.mkdir(parents=True)
+    (folder / "hermes-gateway.service").write_text("[Service]\n")
+    (folder / "hermes-gateway-\x1b[31mwork.service").symlink_to("/nowhere")
+    status, _, err = outcome(agent, monkeypatch)
+    assert status == 1
+    assert "holds 2 units of its own" in err
+    assert "\x1b" not in err
