@@ -89,7 +89,8 @@ class Stacks:
 @pytest.fixture
 def stacks(tmp_path: Path) -> Iterator[Stacks]:
     lab = Lab(tmp_path / "a lab")
-    named = {**os.environ, "HERMES_LAB_DIR": str(lab.state_dir)}
+    # The stand-in: upstream's checkout brings no built web interface, and this journey has the dashboard.
+    named = {**os.environ, "HERMES_LAB_DIR": str(lab.state_dir), "HERMES_LAB_UPSTREAM": "none"}
     try:
         subprocess.run([CHECKOUT / "scripts" / "lab", "up"], env=named, check=True, timeout=600)
         yield Stacks(lab)
