@@ -10,7 +10,9 @@ Protocol (all of it over plain SSH commands, nothing installed in the container 
 5. follow: the log is read from an offset; a broken connection is made again until the deadline.
 6. acknowledge: when the result is in our hands the job's folder is removed.
 
-A run that was killed between 4 and 6 leaves a job that the next run of the same digest picks up.
+A run that was killed between 4 and 6 leaves a job that the next run of the same digest picks up while it runs, and when
+it has ended well, unless another job was started since (what that has done is newer), or its answer is about its own
+time alone (`Job.fresh`).
 """
 
 from __future__ import annotations
@@ -94,6 +96,8 @@ class Job:
     files: tuple[PayloadFile, ...]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     large_files: tuple[LargeFile, ...] = ()
+    fresh: bool = False
+    """What it answers holds when it ends and not later, as a proof does: the end of an earlier run is no answer."""
 
     @property
     def name(self) -> str:
@@ -257,11 +261,11 @@ class _Run:
     def _ensure_started(self) -> bool:
         """Have the job running or finished; True when an earlier run had started it."""
         for attempt in range(2):
-            state, status = self._probe()
+            state, status, newest = self._probe()
             if state == "running":
                 self._say("picking up the job that an earlier run started")
                 return True
-            if state == "finished" and status is not None and status.ok:
+            if state == "finished" and status is not None and status.ok and newest and not self._job.fresh:
                 self._say("picking up the result of an earlier run")
                 return True
             # A failed or vanished job of an earlier run is no news any more: do it again.
@@ -277,8 +281,10 @@ class _Run:
             phase=self._job.phase,
         )
 
-    def _probe(self) -> tuple[State, _Ended | None]:
-        return parse_probe(self._command(_probe(self._job)).decode("utf-8", "replace"))
+    def _probe(self) -> tuple[State, _Ended | None, bool]:
+        """Its state and end, and whether no other job was started after it."""
+        told, _, last = self._command(_probe(self._job)).decode("utf-8", "replace").partition("\n")
+        return (*parse_probe(told), last.strip() == self._job.name)
 
     def _wait_for_others(self) -> None:
         """One job at a time in a container: two of them would fight for apt's lock or the services."""
@@ -314,7 +320,7 @@ class _Run:
         words: str = self._persist(action)
         if not words:
             return True
-        state, _ = self._probe()
+        state, _, _ = self._probe()
         if state in ("running", "finished"):
             return True
         self._say(f"start refused: {self._clean(words)}")
@@ -486,7 +492,12 @@ def _state_function(job: Job) -> str:
 
 
 def _probe(job: Job) -> str:
-    return _state_function(job) + "state"
+    return f"{_state_function(job)}state; cat {_last_started()} 2>/dev/null || true"
+
+
+def _last_started() -> str:
+    """The file with the name of the job that was started last. In memory: a reboot ends every job."""
+    return f"{RUN_DIR}/last-started"
 
 
 def _other_jobs(job: Job) -> str:
@@ -533,6 +544,8 @@ def _unpack(job: Job) -> str:
     directory = shlex.quote(job.directory)
     return (
         f"set -e; umask 077; mkdir -p {RUN_DIR} {STATE_DIR}/jobs; chmod 755 {STATE_DIR}; "
+        # What nobody has come for within a day: no job may run so long.
+        f"find {STATE_DIR}/jobs {RUN_DIR} -mindepth 1 -maxdepth 1 -mmin +1440 -exec rm -rf {{}} +; "
         f"rm -rf {directory}.part {directory}; "
         f"mkdir {directory}.part; tar -x -f - -C {directory}.part; rm -f {shlex.quote(job.end)}; "
         f": >{shlex.quote(job.log)}; mv {directory}.part {directory}"
@@ -568,7 +581,8 @@ def _start(job: Job, limit_s: float) -> str:
     ]
     # The mark makes the request repeatable even when the job has ended, and its unit is gone, before we ask again.
     mark = shlex.quote(f"{job.directory}/started")
-    return f"[ -e {mark} ] || {{ : >{mark}; {shlex.join(unit)} || {{ rm -f {mark}; exit 1; }}; }}"
+    started = f": >{mark}; printf %s {shlex.quote(job.name)} >{_last_started()}; {shlex.join(unit)}"
+    return f"[ -e {mark} ] || {{ {started} || {{ rm -f {mark}; exit 1; }}; }}"
 
 
 def _follow(job: Job, offset: int) -> str:

@@ -11,7 +11,7 @@ import json
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -76,7 +76,7 @@ class PhasePlan:
     """One phase, ready to run.
 
     `declared`: what the preview shows, without secrets. `digest`: 64 hex digits. `secrets`: by name, for the
-    container's eyes only. `large_files` are no part of the digest: they are tools, not results.
+    container's eyes only. `large_files` are no part of the digest: they are tools, not results. `fresh`: see Job.
     """
 
     name: str
@@ -85,10 +85,11 @@ class PhasePlan:
     digest: str
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     large_files: tuple[LargeFile, ...] = ()
+    fresh: bool = False
 
     @property
     def job(self) -> Job:
-        return Job(self.name, self.digest, self.files, self.secrets, self.large_files)
+        return Job(self.name, self.digest, self.files, self.secrets, self.large_files, self.fresh)
 
 
 @dataclass(frozen=True)
@@ -278,10 +279,15 @@ def probe_of(inputs: ConfigureInputs) -> VerifyInputs:
     )
 
 
-def render_backups(verb: str, *arguments: str) -> PhasePlan:
-    """`make`, `list` or `restore NAME`, by the program that the configure phase has put into the container."""
+def render_backups(verb: str, *arguments: str, request: str) -> PhasePlan:
+    """`make`, `list` or `restore NAME`, by the program that the configure phase has put into the container.
+
+    `request`: tells one request from the next, for none of these is the same twice. The same again: the same request,
+    which is taken up while it runs.
+    """
     command = shlex.join([BACKUPS_PATH, verb, *arguments])
-    return _plan("backups", f"#!/bin/sh\nexec {command}\n", {}, declared={"command": command})
+    script = f"#!/bin/sh\n# request {request}\nexec {command}\n"
+    return replace(_plan("backups", script, {}, declared={"command": command}), fresh=True)
 
 
 def guest_package() -> tuple[PayloadFile, ...]:
@@ -465,7 +471,9 @@ def render_verify(inputs: VerifyInputs) -> PhasePlan:
     """The proof that the agent works, one real prompt included. Without secrets: the guest has the API key."""
     parameters = inputs.model_dump(mode="json")
     more = guest_package()
-    return _plan("verify", guest_main("verify"), {}, declared=parameters, parameters=parameters, more=more)
+    plan = _plan("verify", guest_main("verify"), {}, declared=parameters, parameters=parameters, more=more)
+    # A proof of how it is now: that of a run which was cut off an hour ago is none.
+    return replace(plan, fresh=True)
 
 
 def run_phase(target: SshTarget, plan: PhasePlan, *, on_line: OnLine, timeout_s: float = 900.0) -> PhaseResult:

@@ -6,20 +6,23 @@ What the guest says goes through provisioning.terminal before it is shown. `ssh`
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import getpass
+import hashlib
 import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from components.dashboard import PASSWORD_LENGTH, is_loopback
-from provisioning.errors import ProvisioningError
+from provisioning.errors import PhaseFailed, PhaseLost, ProvisioningError
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.managed import scrypt_hash
 from provisioning.phases import render_backups, run_phase
@@ -30,6 +33,9 @@ from provisioning.terminal import RAW_LIMIT, Lines, one_line
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS_SECONDS = 60
 BACKUP_SECONDS = 1800.0
+STACK_TYPE = "pulumi:pulumi:Stack"
+ACCESS_TYPE = "pulumi-python:dynamic/guest:Access"
+ACCESS_OUTPUTS = {"address": "address", "sshHostKey": "host_key", "sshKeyFile": "private_key_file"}
 STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
 IN_DOCKER = "docker"
 
@@ -58,22 +64,39 @@ class AgentError(ProvisioningError):
 
 
 def outputs_of(stack: str) -> dict[str, Any]:
-    """The stack's outputs, as the CLI on PATH (or the checkout's own) tells them."""
+    """The stack's outputs, as the CLI on PATH (or the checkout's own) tells them.
+
+    Address, host key and key file come from the state itself: there they are as soon as they are known. The outputs are
+    written by an `up` that comes to its end, and one that does not is the one where somebody has to look.
+    """
     environment = {**os.environ}
     environment["PATH"] = f"{ROOT / '.cache' / 'pulumi-cli' / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     environment.setdefault("PULUMI_HOME", str(ROOT / ".cache" / "pulumi-home"))
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         environment.pop(name, None)
-    argv = ["pulumi", "stack", "output", "--json", "--stack", stack, "--non-interactive"]
+    # It shows no secret, and needs no passphrase.
+    argv = ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"]
     done = subprocess.run(
         argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=OUTPUTS_SECONDS, check=False
     )
     if done.returncode:
-        raise AgentError(f"the outputs of stack {stack} can't be read:\n{done.stderr.strip()}")
-    outputs: dict[str, Any] = json.loads(done.stdout)
+        raise AgentError(f"the state of stack {stack} can't be read:\n{done.stderr.strip()}")
+    outputs = known_of(json.loads(done.stdout))
     if "sshHostKey" not in outputs:
         raise AgentError(f"stack {stack} has no agent: pulumi up --stack {stack}")
     return outputs
+
+
+def known_of(exported: dict[str, Any]) -> dict[str, Any]:
+    """The outputs in an exported state, and over them what the way in was found to be; empty where there is neither."""
+    found: dict[str, dict[str, Any]] = {}
+    for resource in (exported.get("deployment") or {}).get("resources") or ():
+        # One that is to be deleted is not the present one.
+        if not resource.get("delete"):
+            found[resource["type"]] = resource.get("outputs") or {}
+    access = found.get(ACCESS_TYPE) or {}
+    way_in = {name: access[key] for name, key in ACCESS_OUTPUTS.items() if access.get(key)}
+    return {**found.get(STACK_TYPE, {}), **way_in}
 
 
 def target_of(outputs: dict[str, Any]) -> SshTarget:
@@ -144,7 +167,7 @@ def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
     """Print where the dashboard is; where it listens on loopback, become a tunnel to it."""
     place = urlsplit(address)
     if not place.hostname:
-        raise AgentError("the stack has no dashboard: set agentDashboard to true")
+        raise AgentError("the stack has no dashboard: set agentDashboard to true, then pulumi up")
     if not is_loopback(place.hostname):
         print(address)
         return
@@ -154,9 +177,41 @@ def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
     hand_over(target, options=tunnel)
 
 
-def backups(target: SshTarget, verb: str, *arguments: str) -> None:
-    """The work is a job in the guest: it goes on when the connection breaks, and is picked up by the same command."""
-    run_phase(target, render_backups(verb, *arguments), on_line=print, timeout_s=BACKUP_SECONDS)
+@contextlib.contextmanager
+def request_of(*words: str) -> Iterator[str]:
+    """An identity for a request of these words: a new one, or that of the same request that was cut off before.
+
+    It is over when the guest has answered, with a failure as well. Two at a time are two requests.
+    """
+    folder = ROOT / ".cache" / "requests"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield secrets.token_hex(8)
+            return
+        file.seek(0)
+        identity = file.read().strip() or secrets.token_hex(8)
+        file.truncate(0)
+        file.write(identity)
+        file.flush()
+        try:
+            yield identity
+        except (PhaseFailed, PhaseLost):
+            file.truncate(0)
+            raise
+        file.truncate(0)
+
+
+def backups(target: SshTarget, stack: str, verb: str, *arguments: str) -> None:
+    """The work is a job in the guest: it goes on when the connection breaks, or when this command is ended.
+
+    The same command takes it up again while it runs, and is a new request when it has ended.
+    """
+    with request_of(stack, verb, *arguments) as request:
+        plan = render_backups(verb, *arguments, request=request)
+        run_phase(target, plan, on_line=print, timeout_s=BACKUP_SECONDS)
 
 
 def hash_password() -> str:
@@ -204,13 +259,13 @@ def main() -> int:
         elif options.verb == "logs":
             return show(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
-            see_dashboard(target, outputs["dashboard"], options.port)
+            see_dashboard(target, outputs.get("dashboard", ""), options.port)
         elif options.verb == "ssh":
             hand_over(target, *options.words)
         elif options.verb in {"backup", "backups"}:
-            backups(target, "make" if options.verb == "backup" else "list")
+            backups(target, options.stack, "make" if options.verb == "backup" else "list")
         elif options.verb == "restore":
-            backups(target, "restore", options.name)
+            backups(target, options.stack, "restore", options.name)
         else:
             print(ask(target, options.text))
     except ProvisioningError as error:

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +43,7 @@ from provisioning import (
     wait_for_ssh,
 )
 from provisioning.models import HOME
+from provisioning.phases import render_backups
 from provisioning.ssh import connect
 from tests.listening import end_listening
 
@@ -274,6 +276,11 @@ class Proxy:
     def close(self) -> None:
         end_listening(self._server, self._thread)
         self.cut()
+
+
+def backups_plan(*words: str) -> PhasePlan:
+    """As `scripts/agent` asks for it: a request of its own."""
+    return render_backups(*words, request=uuid.uuid4().hex)
 
 
 def run_cut(guest: Guest, plan: PhasePlan, *cues: str) -> dict[str, object]:

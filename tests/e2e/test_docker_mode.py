@@ -17,11 +17,10 @@ import requests
 
 from lab.image import BASE_REPOSITORY, BASE_TAG, NEXT_TAG
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
-from provisioning.phases import render_backups
 from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.docked import BARE, BROKEN_TAG, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
-from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root, run_cut
+from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, backups_plan, needs_root, run_cut
 
 pytestmark = needs_root
 
@@ -153,9 +152,9 @@ def test_an_image_that_fails_its_proof_is_gone_back_from(docked: Docked) -> None
 def test_back_to_a_backup_by_hand(docked: Docked) -> None:
     guest = docked.guest
     before = docked.inspect()["Id"]
-    made = guest.run(render_backups("make"))
+    made = guest.run(backups_plan("make"))
     assert ask(guest.target(), "remember: the fish is called Nemo")
-    assert guest.run(render_backups("restore", "latest"))["restored"] == made["name"]
+    assert guest.run(backups_plan("restore", "latest"))["restored"] == made["name"]
     answer = ask(guest.target(), "what do you remember?")
     assert "Miez" in answer
     assert "Nemo" not in answer

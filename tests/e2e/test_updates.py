@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from provisioning import ApiServer, BaselineInputs, PhaseFailed, PhasePlan, render_baseline, run_phase
-from provisioning.phases import render_backups
-from tests.e2e.phase_guest import Guest, made_of, needs_root, run_cut
+from tests.e2e.phase_guest import Guest, backups_plan, made_of, needs_root, run_cut
 
 pytestmark = needs_root
 
@@ -68,7 +67,7 @@ def schema(guest: Guest, database: str = f"{HOME}/.hermes/state.db") -> int:
 
 
 def backups(guest: Guest) -> list[dict[str, Any]]:
-    found = guest.run(render_backups("list"))["backups"]
+    found = guest.run(backups_plan("list"))["backups"]
     assert isinstance(found, list)
     return found
 
@@ -191,16 +190,16 @@ def test_a_reboot_in_the_middle_is_cleared_up_when_the_version_is_set_back(guest
 
 
 def test_back_to_a_backup_by_hand(guest: Guest) -> None:
-    made = run_cut(guest, render_backups("make"), "backed up: ")
+    made = run_cut(guest, backups_plan("make"), "backed up: ")
     assert str(made["path"]).startswith(f"{BACKUPS}/")
     remember(guest, "0.19.0", "the dog is called Rex")
-    done = run_cut(guest, render_backups("restore", "latest"), "restore: the present state is kept")
+    done = run_cut(guest, backups_plan("restore", "latest"), "restore: the present state is kept")
     assert done["restored"] == made["name"]
     now = remembered(guest, "0.19.0")
     assert "Miez" in now
     assert "Rex" not in now
     # The state from before the restore is a backup, too.
-    guest.run(render_backups("restore", str(done["safety"])))
+    guest.run(backups_plan("restore", str(done["safety"])))
     assert "Rex" in remembered(guest, "0.19.0")
     with pytest.raises(PhaseFailed, match=r"there is no backup 2020; nothing was changed"):
-        guest.run(render_backups("restore", "2020"))
+        guest.run(backups_plan("restore", "2020"))

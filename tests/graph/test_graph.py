@@ -13,6 +13,7 @@ import pytest
 import yaml
 from pulumi.output import Unknown
 
+from components.access import Access
 from components.agent import configure_inputs
 from components.attachment import _AttachmentProvider
 from components.cattle import Cattle
@@ -195,6 +196,14 @@ def test_every_phase_holds_the_server_to_its_key(declare: Declare) -> None:
     graph = cattle(declare)
     for name in ("baseline", "agent", "configure", "verify"):
         assert graph.resources[f"cattle-agent-{name}"].inputs["host_key"] == "ssh-ed25519 AAAA"
+
+
+def test_the_way_in_is_in_the_state_where_the_agent_s_command_looks_for_it(declare: Declare) -> None:
+    """Before the outputs are there: these are the names that tests/unit/test_agent_command.py finds in a state."""
+    access = cattle(declare).resources["cattle-ssh"]
+    assert access.type == "pulumi-python:dynamic/guest:Access"
+    assert access.inputs["private_key_file"] == str(LOGIN_KEY_FILE)
+    assert {"address", "host_key", "private_key_file"} <= set(Access.__annotations__) | set(access.inputs)
 
 
 def test_the_login_is_tried_with_the_pinned_key_after_the_agent_was_verified(declare: Declare) -> None:

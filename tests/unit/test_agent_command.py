@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shlex
@@ -10,8 +11,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+
+from provisioning.errors import PhaseFailed, SshUnreachable
+from provisioning.phases import render_backups
 
 ROOT = Path(__file__).parents[2]
 HOST = "192.0.2.7"
@@ -56,6 +62,89 @@ def test_what_ends_the_tunnel_s_command_ends_the_tunnel(end: signal.Signals, tmp
     pinned = [word for word in arguments if word.startswith("-oUserKnownHostsFile=")]
     assert "-oStrictHostKeyChecking=yes" in arguments
     assert Path(shlex.split(pinned[0].partition("=")[2])[0]).read_text() == f"{HOST} {KEY}\n"
+
+
+def agent_program(folder: Path) -> ModuleType:
+    """scripts/lib/agent.py, with its files below this folder."""
+    spec = importlib.util.spec_from_file_location("agent", ROOT / "scripts/lib/agent.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (folder / ".cache").mkdir(exist_ok=True)
+    vars(module)["ROOT"] = folder
+    return module
+
+
+def exported(*resources: dict[str, Any]) -> dict[str, Any]:
+    return {"version": 3, "deployment": {"resources": list(resources)}}
+
+
+OUTPUTS = {
+    "type": "pulumi:pulumi:Stack",
+    "outputs": {"address": "192.0.2.1", "sshHostKey": "old", "agentMode": "docker"},
+}
+ACCESS = {
+    "type": "pulumi-python:dynamic/guest:Access",
+    "outputs": {"address": HOST, "host_key": KEY, "private_key_file": "/my keys/id", "seconds": 1.5},
+}
+WAY_IN = {"address": HOST, "sshHostKey": KEY, "sshKeyFile": "/my keys/id"}
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted"),
+    [
+        (exported({"type": "pulumi:pulumi:Stack"}, ACCESS), WAY_IN),
+        (exported(OUTPUTS, {**ACCESS, "delete": True, "outputs": {}}, ACCESS), {"agentMode": "docker", **WAY_IN}),
+        (exported(ACCESS, {**ACCESS, "delete": True, "outputs": {"host_key": "gone"}}), WAY_IN),
+    ],
+)
+def test_the_way_in_is_known_before_the_first_up_has_come_to_its_end(
+    state: dict[str, Any], wanted: dict[str, str], tmp_path: Path
+) -> None:
+    agent = agent_program(tmp_path)
+    cli = tmp_path / ".cache" / "pulumi-cli" / "bin" / "pulumi"
+    cli.parent.mkdir(parents=True)
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    cli.write_text(f'#!/bin/sh\n[ "$1 $2 $3 $4" = "stack export --stack mine" ] && cat {tmp_path}/state.json\n')
+    cli.chmod(0o755)
+    assert agent.outputs_of("mine") == wanted
+    assert agent.target_of(wanted).host_key.line == KEY
+
+
+@pytest.mark.parametrize("state", [{"version": 3, "deployment": {}}, exported({"type": "pulumi:pulumi:Stack"}), {}])
+def test_a_stack_without_a_container_has_no_way_in(state: dict[str, Any], tmp_path: Path) -> None:
+    assert agent_program(tmp_path).known_of(state) == {}
+
+
+def test_each_request_has_an_identity_and_one_that_was_cut_off_keeps_it(tmp_path: Path) -> None:
+    request_of = agent_program(tmp_path).request_of
+    words = ("cattle", "make")
+    with request_of(*words) as first:
+        pass
+    with request_of(*words) as second:
+        with request_of(*words) as beside:
+            pass
+        with request_of("cattle", "restore", "latest") as other:
+            pass
+    assert len({first, second, beside, other}) == 4
+    with pytest.raises(KeyboardInterrupt), request_of(*words) as cut:
+        raise KeyboardInterrupt
+    with pytest.raises(SshUnreachable), request_of(*words) as still_cut:
+        raise SshUnreachable("no way")
+    with pytest.raises(PhaseFailed), request_of(*words) as failed:
+        raise PhaseFailed("no room", phase="backups")
+    assert cut == still_cut == failed
+    with request_of(*words) as after:
+        assert after not in (cut, first, second)
+
+
+@pytest.mark.parametrize("words", [("make",), ("list",), ("restore", "latest")])
+def test_no_two_requests_are_the_same_job(words: tuple[str, ...]) -> None:
+    first, second = (render_backups(*words, request=request).job for request in ("a1", "b2"))
+    assert first.name != second.name
+    assert first.fresh
+    assert render_backups(*words, request="a1").job.name == first.name
 
 
 LOGIN = """

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -160,7 +160,7 @@ def test_a_job_runs_once_and_hands_back_lines_and_outputs(container: Container) 
 def test_nothing_is_left_in_the_container(container: Container) -> None:
     go(container, job(WORK))
     assert list((container.root / "state" / "jobs").iterdir()) == []
-    assert list((container.root / "run" / "secrets").iterdir()) == []
+    assert [path.name for path in (container.root / "run" / "secrets").iterdir()] == ["last-started"]
 
 
 def test_no_command_holds_a_secret_and_its_file_is_private(container: Container) -> None:
@@ -306,6 +306,55 @@ def test_a_finished_job_of_a_killed_controller_is_picked_up(container: Container
     wait_until(lambda: not any((container.root / "units").iterdir()))
     assert go(container, job(WORK)) == JobResult({"version": "1"}, picked_up=True)
     assert len(container.starts) == 1
+
+
+def left_behind(container: Container, wanted: Job) -> None:
+    """A controller that starts the job and is killed; the job ends."""
+    container.after = _kill_at(container, "systemd-run")
+    with pytest.raises(Killed):
+        go(container, wanted)
+    container.after = lambda _: None
+    wait_until(lambda: not any((container.root / "units").iterdir()))
+
+
+def test_what_was_done_before_another_job_is_done_again(container: Container) -> None:
+    """One configuration, another, and the first again: its old end is not taken for the third's."""
+    place = container.root / "configured"
+    one, two = (job(f"echo {word} >{place}", digest=word * 32) for word in ("aa", "bb"))
+    left_behind(container, one)
+    go(container, two)
+    assert place.read_text() == "bb\n"
+    assert not go(container, one).picked_up
+    assert place.read_text() == "aa\n"
+
+
+def test_an_old_end_is_no_answer_where_it_holds_for_its_own_time_only(container: Container) -> None:
+    wanted = replace(job(WORK), fresh=True)
+    left_behind(container, wanted)
+    assert go(container, wanted) == JobResult({"version": "1"}, picked_up=False)
+    assert len(container.starts) == 2
+
+
+def test_a_backup_s_running_job_is_picked_up(container: Container) -> None:
+    gate = container.root / "gate"
+    wanted = replace(job(f"while [ ! -e {gate} ]; do sleep 0.05; done"), fresh=True)
+    container.after = _kill_at(container, "systemd-run")
+    with pytest.raises(Killed):
+        go(container, wanted)
+    container.after = lambda _: None
+    threading.Timer(0.3, gate.touch).start()
+    assert go(container, wanted).picked_up
+    assert len(container.starts) == 1
+
+
+def test_what_nobody_has_come_for_within_a_day_is_removed(container: Container) -> None:
+    old, new = (container.root / "state" / "jobs" / name for name in ("backups-old", "backups-new"))
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+    a_day_ago = time.time() - 25 * 3600
+    os.utime(old, (a_day_ago, a_day_ago))
+    go(container, job(WORK))
+    assert list(old.parent.iterdir()) == [new]
 
 
 def test_a_failed_job_of_a_killed_controller_is_started_again(container: Container) -> None:
