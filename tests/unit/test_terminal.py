@@ -146,9 +146,9 @@ def decoders(path: Path) -> set[str]:
 
 
 def test_bytes_of_a_guest_become_text_in_few_places_only() -> None:
-    """Another one would be a way around: what is listed here is made visible, or compared with words and never shown."""
+    """Another one would be a way around: these make visible, or compare with words and never show."""
     folders = ("provisioning", "components", "scripts/lib")
-    found = set().union(*(decoders(path) for folder in folders for path in (ROOT / folder).glob("*.py")))
+    found: set[str] = set().union(*(decoders(path) for folder in folders for path in (ROOT / folder).glob("*.py")))
     shown, compared = {"ssh.text", "ssh.words"}, {"job._probe", "job._wait_for_others", "job._ask_disks"}
     assert found == shown | compared
 
