@@ -1,4 +1,4 @@
-"""The way into a cattle: its address, and the SSH host key that every later contact is held to."""
+"""The way into a cattle: its address, the SSH host key that every later contact is held to, and its network card."""
 
 from __future__ import annotations
 
@@ -6,65 +6,103 @@ import pulumi
 import tenacity
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
-from components.dynamic import Props, Provider, changed, diff_of, progress
+from components.dynamic import Props, Provider, changed, diff_of, progress, warn
 from components.timing import stopwatch
-from provisioning.errors import SshUnreachable
-from provisioning.ssh import HostKey, wait_for_ssh
-from proxmox.client import Proxmox
+from provisioning.errors import SshUnreachable, WrongMachine
+from provisioning.ssh import Card, HostKey, wait_for_ssh
+from proxmox.addresses import addresses_of, leased
+from proxmox.client import Address, Proxmox
+from proxmox.errors import ProxmoxError
+from proxmox.hostkeys import made_host_keys
 
 ADDRESS_SECONDS = 60.0
 SSH_SECONDS = 120.0
-_INPUTS = ("guest", "vmid", "node", "static_address", "private_key_file", "incarnation")
+_INPUTS = ("guest", "vmid", "node", "static_address", "private_key_file", "incarnation", "declared_key")
+_KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
 
 
-def _leased_address(client: Proxmox, node: str, vmid: int) -> str | None:
-    for interface in client.interfaces(node, vmid):
-        if interface.name == "eth0":
-            for address in interface.addresses:
-                if address.family == "inet":
-                    return address.address
-    return None
+def card_of(vmid: int | str, hardware_address: str | None) -> Card:
+    """What the machine behind the address has to prove: that it has this network card."""
+    if not hardware_address:
+        raise WrongMachine(
+            f"CT {vmid} has no hardware address in net0, so no machine can be proved to be it.\n"
+            f"See: pct config {vmid}; give it one: pct set {vmid} --net0 ...,hwaddr=...; then: pulumi up"
+        )
+    return Card(f"CT {vmid}", hardware_address)
 
 
-def _wait_for_address(client: Proxmox, node: str, vmid: int) -> str:
-    """Poll until DHCP has given the guest an IPv4 address; SshUnreachable when it does not."""
-    look = tenacity.Retrying(
+def _addresses(client: Proxmox, node: str, vmid: int, card: Card) -> tuple[Address, ...]:
+    return addresses_of(client.interfaces(node, vmid), card.hardware_address)
+
+
+def _told(addresses: tuple[Address, ...]) -> str:
+    return ", ".join(address.address for address in addresses) or "none"
+
+
+def _wait_for_address(client: Proxmox, node: str, vmid: int, card: Card) -> str:
+    """Poll until DHCP has given the guest an IPv4 address that can be reached; SshUnreachable when it does not."""
+    seen: tuple[Address, ...] = ()
+
+    def look() -> str | None:
+        nonlocal seen
+        seen = _addresses(client, node, vmid, card)
+        return leased(seen)
+
+    looks = tenacity.Retrying(
         stop=tenacity.stop_after_delay(ADDRESS_SECONDS),
         wait=tenacity.wait_fixed(0.5),
         retry=tenacity.retry_if_result(lambda address: address is None),
         retry_error_callback=lambda _state: None,
     )
-    address: str | None = look(_leased_address, client, node, vmid)
+    address: str | None = looks(look)
     if address is None:
         raise SshUnreachable(
-            f"CT {vmid} has had no IPv4 address on eth0 for {ADDRESS_SECONDS:.0f} seconds.\n"
-            "  why: cattleAddress is dhcp, and no DHCP server on the bridge has answered\n"
+            f"CT {vmid} has had no IPv4 address that can be reached for {ADDRESS_SECONDS:.0f} seconds.\n"
+            f"  why: cattleAddress is dhcp, and no DHCP server on the bridge has answered; on net0: {_told(seen)}\n"
             "  do:  look at the DHCP server, or set cattleAddress and cattleGateway"
         )
     return address
 
 
+def _seen_by_proxmox(client: Proxmox, node: str, vmid: int, card: Card) -> str:
+    """Where the container is to be found, by Proxmox: the address may be another one."""
+    try:
+        return f"Proxmox sees on net0 of CT {vmid}: {_told(_addresses(client, node, vmid, card))}."
+    except ProxmoxError as error:
+        return f"Proxmox does not tell the addresses of CT {vmid}: {error.what}."
+
+
+def _at_first_contact(vmid: int, address: str, key: HostKey) -> str:
+    file = f"/etc/ssh/ssh_host_{_KEY_FILES.get(key.type, 'ecdsa')}_key.pub"
+    return (
+        f"No log that the token may read tells the SSH host keys of CT {vmid}, so the one that {address} shows is "
+        f"taken as it is: {key.fingerprint}. Compare it on the node: pct exec {vmid} -- ssh-keygen -lf {file}"
+    )
+
+
 class _AccessProvider(Provider):
     def _reach(self, props: Props, pinned: str | None) -> Props:
         vmid, node = int(props["vmid"]), props["node"]
-        with stopwatch() as elapsed:
+        card = card_of(vmid, props["incarnation"])
+        with stopwatch() as elapsed, self.proxmox() as client:
             # An input that is None is not there at all.
-            address = props.get("static_address")
-            if address is None:
-                with self.proxmox() as client:
-                    address = _wait_for_address(client, node, vmid)
-            key = wait_for_ssh(
-                address, private_key_file=props["private_key_file"], timeout_s=SSH_SECONDS, on_line=progress
-            )
-            if pinned is not None and key.line != pinned:
-                old = HostKey.parse(pinned).fingerprint
-                raise SshUnreachable(
-                    f"The SSH host key of {address} is not the one that was pinned.\n"
-                    f"  why: pinned {old}, found {key.fingerprint}, and the container was not made anew\n"
-                    "  do:  if you changed the key yourself: "
-                    "pulumi up --target-replace '**cattle-ssh' --target-dependents;\n"
-                    "       if not, find out who answers at that address before you go on"
+            address = props.get("static_address") or _wait_for_address(client, node, vmid, card)
+            known = props.get("declared_key") or pinned
+            made = frozenset[str]() if known else made_host_keys(client, node, vmid)
+            try:
+                key = wait_for_ssh(
+                    address,
+                    private_key_file=props["private_key_file"],
+                    card=card,
+                    key=HostKey.parse(known) if known else None,
+                    made=made,
+                    timeout_s=SSH_SECONDS,
+                    on_line=progress,
                 )
+            except SshUnreachable as error:
+                raise SshUnreachable(f"{error}\n{_seen_by_proxmox(client, node, vmid, card)}") from None
+        if not known and not made:
+            warn(_at_first_contact(vmid, address, key))
         return {
             **{name: props.get(name) for name in _INPUTS},
             "address": address,
@@ -74,29 +112,38 @@ class _AccessProvider(Provider):
         }
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, "static_address", "incarnation"), changed(olds, news, "vmid", "node"))
+        updates = changed(olds, news, "static_address", "incarnation", "declared_key")
+        return diff_of(updates, changed(olds, news, "vmid", "node"))
 
     def create(self, props: Props) -> CreateResult:
         return CreateResult(id_=f"{int(props['vmid'])}/ssh", outs=self._reach(props, pinned=None))
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
-        same_guest = olds.get("incarnation") == news.get("incarnation")
-        return UpdateResult(outs=self._reach(news, pinned=olds.get("host_key") if same_guest else None))
+        # Of one that was declared and is not any more, the log of the creation is asked again.
+        keeps = olds.get("incarnation") == news.get("incarnation") and not olds.get("declared_key")
+        return UpdateResult(outs=self._reach(news, pinned=olds.get("host_key") if keeps else None))
 
     def read(self, id_: str, props: Props) -> ReadResult:
         """Looks at the lease again; opens no SSH connection."""
         outs = {key: value for key, value in props.items() if key != "__provider"}
-        if props.get("static_address") is None:
+        if props.get("static_address") is None and props.get("incarnation"):
+            vmid = int(props["vmid"])
             with self.proxmox() as client:
-                if client.vmid_taken(int(props["vmid"])):
-                    outs["address"] = _leased_address(client, props["node"], int(props["vmid"])) or outs.get("address")
+                if client.vmid_taken(vmid):
+                    found = addresses_of(client.interfaces(props["node"], vmid), props["incarnation"])
+                    outs["address"] = leased(found) or outs.get("address")
         return ReadResult(id_=id_, outs=outs)
 
 
 class Access(Resource, module="guest", name="Access"):
-    """``host_key`` is one line, as in known_hosts without the name; ``fingerprint`` begins with SHA256:."""
+    """``host_key`` is one line, as in known_hosts without the name; ``fingerprint`` begins with SHA256:.
+
+    ``declared_key``: the host key as the settings have it, None where Proxmox's log is to tell it. ``incarnation``: the
+    hardware address of net0, which tells one container under a number from the next.
+    """
 
     address: pulumi.Output[str]
+    incarnation: pulumi.Output[str]
     host_key: pulumi.Output[str]
     fingerprint: pulumi.Output[str]
     seconds: pulumi.Output[float]
@@ -111,6 +158,7 @@ class Access(Resource, module="guest", name="Access"):
         static_address: str | None,
         private_key_file: str,
         incarnation: pulumi.Input[str],
+        declared_key: str | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         props = {
@@ -120,6 +168,7 @@ class Access(Resource, module="guest", name="Access"):
             "static_address": static_address,
             "private_key_file": private_key_file,
             "incarnation": incarnation,
+            "declared_key": declared_key,
             "address": None,
             "host_key": None,
             "fingerprint": None,

@@ -263,6 +263,7 @@ class HermesAgent(pulumi.ComponentResource):
                 guest=guest,
                 host=access.address,
                 host_key=access.host_key,
+                hardware_address=access.incarnation,
                 private_key_file=str(private_key_file),
                 before=known.get(f"{name}-{which}"),
                 foreseen=known_inputs,

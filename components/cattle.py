@@ -197,6 +197,7 @@ class Cattle(pulumi.ComponentResource):
             private_key_file=str(settings.ssh_private_key_file),
             # A new network card is a new container, and brings a new host key.
             incarnation=guest.network_interfaces.apply(_card_address),
+            declared_key=cattle.ssh_host_key or None,
             opts=pulumi.ResourceOptions(parent=self, depends_on=ready, replace_with=[guest]),
         )
         hermes = HermesAgent(
@@ -215,6 +216,7 @@ class Cattle(pulumi.ComponentResource):
         return {
             "address": access.address,
             "sshKeyFile": str(settings.ssh_private_key_file),
+            "hardwareAddress": access.incarnation,
             "sshHostKey": access.host_key,
             "sshHostKeyFingerprint": access.fingerprint,
             "ssh": access.address.apply(lambda host: _ssh_command(settings.ssh_private_key_file, host)),

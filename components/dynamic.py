@@ -90,12 +90,21 @@ def progress(line: str) -> None:
     The engine takes lines to be forgotten over its own interface only; its address is the process's one argument. What
     can't be told so, as in a test, goes where everything else goes.
     """
+    _tell_engine(engine_pb2.INFO, line, passing=True)
+
+
+def _tell_engine(severity: engine_pb2.LogSeverity.ValueType, line: str, *, passing: bool) -> None:
     try:
         with grpc.insecure_channel(sys.argv[1]) as channel:
-            request = engine_pb2.LogRequest(severity=engine_pb2.INFO, message=visible(line), ephemeral=True)
+            request = engine_pb2.LogRequest(severity=severity, message=visible(line), ephemeral=passing)
             engine_pb2_grpc.EngineStub(channel).Log(request, timeout=LOG_SECONDS)
     except (IndexError, grpc.RpcError):
         say(line)
+
+
+def warn(line: str) -> None:
+    """A warning that stays: shown with what the engine repeats in the end."""
+    _tell_engine(engine_pb2.WARNING, line, passing=False)
 
 
 def known(props: Mapping[str, Any], *keys: str) -> bool:

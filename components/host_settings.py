@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -19,7 +19,8 @@ from proxmox.idmap import MAPPED_IDS
 
 # The node's own: given away or written to from a container, they would be the end of it.
 _SYSTEM = frozenset({"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "root", "run", "sbin", "sys", "usr"})
-_SHOWS_THE_KEY = "on the node's console: cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub"
+_KEY_COMMAND = "cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub"
+_SHOWS_THE_KEY = f"on the node's console: {_KEY_COMMAND}"
 
 
 def _host_folder(value: str) -> str:
@@ -41,13 +42,19 @@ def _guest_path(value: str) -> str:
     return value
 
 
-def _host_key(value: str) -> str:
-    if not value:
-        return value
-    try:
-        return HostKey.parse(value).line
-    except ValueError:
-        raise refuse("must be the node's public host key in one line, TYPE BASE64", _SHOWS_THE_KEY) from None
+def host_key_of(whose: str) -> Callable[[str], str]:
+    """A validator for the public host key of a machine, "the node"; it may be empty."""
+
+    def check(value: str) -> str:
+        if not value:
+            return value
+        try:
+            return HostKey.parse(value).line
+        except ValueError:
+            rule = f"must be {whose}'s public host key in one line, TYPE BASE64"
+            raise refuse(rule, f"on {whose}'s console: {_KEY_COMMAND}") from None
+
+    return check
 
 
 class HostMountSettings(SettingsModel):
@@ -103,7 +110,7 @@ class NodeSshSettings(SettingsModel):
     ]
     port: Annotated[int, Field(ge=1, le=65535)]
     user: Annotated[str, AfterValidator(matches(r"[a-z_][a-z0-9_-]*", "must be a user's name", "set it to root"))]
-    host_key: Annotated[str, AfterValidator(_host_key)]
+    host_key: Annotated[str, AfterValidator(host_key_of("the node"))]
     key_file: str
 
     def target(self, *, endpoint: str, key_file: Path) -> NodeSsh | None:

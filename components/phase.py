@@ -16,6 +16,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 from pydantic import BaseModel, SecretStr
 
+from components.access import card_of
 from components.dynamic import Props, Provider, changed, diff_of, progress
 from components.explanation import explain
 from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, DockerInputs, VerifyInputs
@@ -75,7 +76,10 @@ def plan_of(phase: PhaseName, inputs: str) -> PhasePlan:
 class _PhaseProvider(Provider):
     def _carry_out(self, props: Props) -> Props:
         target = SshTarget(
-            host=props["host"], host_key=HostKey.parse(props["host_key"]), private_key_file=props["private_key_file"]
+            host=props["host"],
+            host_key=HostKey.parse(props["host_key"]),
+            private_key_file=props["private_key_file"],
+            card=card_of(props["guest"], props.get("hardware_address")),
         )
         plan = plan_of(PhaseName(props["phase"]), props["inputs"])
         result = run_phase(target, plan, on_line=progress, timeout_s=PHASE_SECONDS)
@@ -115,6 +119,7 @@ class Phase(Resource, module="guest", name="Phase"):
         guest: pulumi.Input[str],
         host: pulumi.Input[str],
         host_key: pulumi.Input[str],
+        hardware_address: pulumi.Input[str],
         private_key_file: str,
         before: Mapping[str, Any] | None = None,
         foreseen: BaseModel | None = None,
@@ -133,6 +138,7 @@ class Phase(Resource, module="guest", name="Phase"):
             "guest": guest,
             "host": host,
             "host_key": host_key,
+            "hardware_address": hardware_address,
             "private_key_file": private_key_file,
             "declared": plan.apply(lambda shown: shown[0]),
             "digest": plan.apply(lambda shown: shown[1]),

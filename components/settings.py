@@ -31,7 +31,7 @@ from pydantic import (
 from components import dashboard, declaration
 from components.declaration import AgentDeclaration
 from components.docker import DockerSettings, docker_faults, unmountable
-from components.host_settings import HostMountSettings, NodeSshSettings, mounts_differ, unpinned
+from components.host_settings import HostMountSettings, NodeSshSettings, host_key_of, mounts_differ, unpinned
 from components.node_shell import NodeSsh
 from components.rules import SettingsModel, absolute_path, keys_with, list_from_json, matches, refuse
 from components.service import ServiceSettings, faults_of_place
@@ -64,6 +64,8 @@ def _address(value: str) -> str:
         raise refuse("must be dhcp or an IPv4 address with its prefix", "write it like 192.168.1.205/24") from None
     if "/" not in value or interface.network.prefixlen == 32 or interface.ip == interface.network.network_address:
         raise refuse("must name a host and its network's prefix", "write it like 192.168.1.205/24")
+    if interface.network.prefixlen < 31 and interface.ip == interface.network.broadcast_address:
+        raise refuse(f"is the broadcast address of {interface.network}, no host's", "choose another")
     return value
 
 
@@ -247,6 +249,7 @@ class CattleSettings(SettingsModel):
     nameserver: Annotated[str, AfterValidator(_optional_ip)]
     tags: Tags
     start_on_boot: bool
+    ssh_host_key: Annotated[str, AfterValidator(host_key_of("the container"))]
     ssh_keys: Annotated[list[Annotated[str, AfterValidator(_public_key)]], BeforeValidator(list_from_json)]
     volume: Annotated[
         str,
@@ -307,7 +310,18 @@ class CattleSettings(SettingsModel):
             raise refuse("a static address needs a gateway", "set cattleGateway")
         if ipaddress.ip_address(gateway) not in ipaddress.IPv4Interface(address).network:
             raise refuse(f"the gateway is outside the network of {address}", "correct cattleAddress or cattleGateway")
+        if ipaddress.ip_address(gateway) == ipaddress.IPv4Interface(address).ip:
+            raise refuse("is the cattle's own address", "set cattleGateway to the router's, or choose another address")
         return gateway
+
+    @field_validator("nameserver")
+    @classmethod
+    def _nameserver_is_another(cls, nameserver: str, info: ValidationInfo) -> str:
+        address = info.data.get("address")
+        own = None if address in (None, "dhcp") else ipaddress.IPv4Interface(address).ip
+        if nameserver and ipaddress.ip_address(nameserver) == own:
+            raise refuse("is the cattle's own address", "set cattleNameserver to the server's, or choose another")
+        return nameserver
 
 
 class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettings):

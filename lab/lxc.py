@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from lab import hostkeys
 from lab.idmap import HOST_BASE, in_user_namespace
 from lab.lxc_config import (
     HostTraits,
@@ -153,7 +154,7 @@ class LxcRuntime:
         prepared = template.resolve().parent / "rootfs.img"
         with ThreadPoolExecutor(1) as beside:
             # The keys take processor time, the copy disk time.
-            keys = beside.submit(_make_host_keys, self.place.state_dir)
+            making = beside.submit(_make_host_keys, self.place.state_dir, hostkeys.comment(spec.hostname))
             try:
                 log(f"extracting archive '{template}'")
                 if len(spec.mounts) == 1 and _fits(prepared, rootfs):
@@ -164,9 +165,10 @@ class LxcRuntime:
                     self._bind_all(spec, guest_dir)
                     self._extract(template, guest_dir / "rootfs", log)
                 log(f"Detected container architecture: {architecture()}")
+                keys = making.result()
                 for kind in HOST_KEYS:
-                    log(f"Creating SSH host key 'ssh_host_{kind}_key' - this may take some time ...")
-                files, modes = _setup_files(setup, keys.result())
+                    hostkeys.tell(log, kind, hostkeys.fingerprint(keys[f"ssh_host_{kind}_key.pub"]), spec.hostname)
+                files, modes = _setup_files(setup, keys)
                 self._in_tree(guest_dir, write_script(files, modes) + _setup_commands(setup))
                 self._write_start_files(spec, guest_dir)
             finally:
@@ -576,7 +578,7 @@ def _host_timezone() -> str:
     return zone.read_text().strip() if zone.exists() else "Etc/UTC"
 
 
-def _make_host_keys(beside: Path) -> dict[str, str]:
+def _make_host_keys(beside: Path, comment: str) -> dict[str, str]:
     """A fresh set of SSH host keys, by file name; made in the lab's own folder: a kill leaves none elsewhere."""
     with tempfile.TemporaryDirectory(prefix=".hostkeys-", dir=beside) as folder:
         processes = [
@@ -586,10 +588,11 @@ def _make_host_keys(beside: Path) -> dict[str, str]:
                     "-q",
                     "-t",
                     kind,
+                    *bits,
                     "-N",
                     "",
                     "-C",
-                    "root@localhost",
+                    comment,
                     "-f",
                     f"{folder}/ssh_host_{kind}_key",
                 ],

@@ -16,6 +16,7 @@ from provisioning.errors import (
     SshAuthError,
     SshError,
     SshUnreachable,
+    WrongMachine,
 )
 from provisioning.models import (
     AgentInputs,
@@ -36,12 +37,13 @@ from provisioning.phases import (
     render_verify,
     run_phase,
 )
-from provisioning.ssh import HostKey, SshTarget, learn_host_key, wait_for_ssh
+from provisioning.ssh import Card, HostKey, SshTarget, learn_host_key, wait_for_ssh
 
 __all__ = [
     "AgentInputs",
     "ApiServer",
     "BaselineInputs",
+    "Card",
     "ConfigureInputs",
     "Dashboard",
     "HostKey",
@@ -61,6 +63,7 @@ __all__ = [
     "SshTarget",
     "SshUnreachable",
     "VerifyInputs",
+    "WrongMachine",
     "learn_host_key",
     "render_agent",
     "render_baseline",

@@ -5,6 +5,7 @@
     │   ├── SshUnreachable      nothing answers, or what answers is no SSH server
     │   ├── SshAuthError        the server answers and refuses our key or user
     │   ├── HostKeyMismatch     another machine answers than the one that was pinned
+    │   ├── WrongMachine        the machine that answers has another network card than the container
     │   ├── PrivateKeyError     the key file on this side can't be used
     │   └── ConnectionCut       an established connection ended (handled by jobs, seldom seen outside)
     └── PhaseError
@@ -44,6 +45,10 @@ class SshAuthError(SshError):
 
 class HostKeyMismatch(SshError):
     """The server showed another key than the pinned one."""
+
+
+class WrongMachine(SshError):
+    """The machine that answers is not the container, or nothing tells whether it is."""
 
 
 class PrivateKeyError(SshError):

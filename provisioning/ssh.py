@@ -17,7 +17,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
@@ -28,6 +28,7 @@ from provisioning.errors import (
     PrivateKeyError,
     SshAuthError,
     SshUnreachable,
+    WrongMachine,
 )
 from provisioning.terminal import one_line, visible
 
@@ -50,7 +51,11 @@ HOST_KEY_PREFERENCE = (
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 5
+SIGN_OF_LIFE_S = 5
 _CHUNK = 32 * 1024
+_HARDWARE_ADDRESS = re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b")
+_NO_CARD = "00:00:00:00:00:00"  # loopback's
+_CARDS_TOLD = 6
 
 
 @dataclass(frozen=True)
@@ -89,14 +94,29 @@ class HostKey:
 
 
 @dataclass(frozen=True)
+class Card:
+    """The network card that tells a container from every other machine.
+
+    guest: what people call the container, "CT 105"; hardware_address: that of its net0, as Proxmox has it.
+    """
+
+    guest: str
+    hardware_address: str
+
+
+@dataclass(frozen=True)
 class SshTarget:
-    """Where to log in, and the file of the private key that does."""
+    """Where to log in, and the file of the private key that does.
+
+    card: what the machine has to prove after each login, before anything else; None for one that is no container.
+    """
 
     host: str
     host_key: HostKey
     port: int = 22
     user: str = "root"
     private_key_file: str = field(kw_only=True)
+    card: Card | None = field(default=None, kw_only=True)
 
     @property
     def address(self) -> str:
@@ -144,7 +164,7 @@ class _Attempt:
         if isinstance(error, ConnectionRefusedError):
             self.reason = f"connection refused: the machine is up, but no SSH server listens on port {port}"
             self.hint = (
-                "Check in the container that sshd is installed and started (pct exec VMID -- systemctl status ssh)."
+                "Check in the container that sshd is installed and started (on its console: systemctl status ssh)."
             )
         elif isinstance(error, TimeoutError):
             self.reason = "no answer within the connect timeout: packets to it are lost"
@@ -182,7 +202,7 @@ def learn_host_key(host: str, *, port: int = 22, timeout_s: float = 120.0, on_li
             return _show_key(host, port, min(CONNECT_TIMEOUT_S, left))
         except (OSError, EOFError, _ssh_exception()) as error:
             attempt.note(error, host, port)
-        if time.monotonic() - last_sign >= 5:
+        if time.monotonic() - last_sign >= SIGN_OF_LIFE_S:
             last_sign = time.monotonic()
             on_line(f"waiting for SSH at {host}:{port}: {attempt.reason}")
     raise SshUnreachable(
@@ -197,18 +217,27 @@ def wait_for_ssh(
     port: int = 22,
     user: str = "root",
     private_key_file: str,
+    card: Card | None = None,
+    key: HostKey | None = None,
+    made: Collection[str] = (),
     timeout_s: float = 120.0,
     on_line: OnLine = print,
 ) -> HostKey:
-    """Learn the host key, then prove that we can log in and are root there. Returns the key to pin.
+    """Wait for the host key, then prove that we can log in, that it is the container, and that we are root there.
 
-    SshUnreachable, SshAuthError, PrivateKeyError.
+    key: the machine's, where it is known; made: else the fingerprints of those that it was made with; empty: the key is
+    taken as it is shown. Returns the key to pin. SshUnreachable, SshAuthError, HostKeyMismatch, WrongMachine,
+    PrivateKeyError.
     """
     deadline = time.monotonic() + timeout_s
     load_private_key(private_key_file)  # a bad key file is told before the wait, not after it
-    key = learn_host_key(host, port=port, timeout_s=timeout_s, on_line=on_line)
-    target = SshTarget(host, key, port, user, private_key_file=private_key_file)
+    if key is None:
+        key = learn_host_key(host, port=port, timeout_s=timeout_s, on_line=on_line)
+        if made and key.fingerprint not in made:
+            raise _not_made(f"{host}:{port}", key, made, card)
+    target = SshTarget(host, key, port, user, private_key_file=private_key_file, card=card)
     last: Exception | None = None
+    last_sign = time.monotonic()
     for left in _poll(deadline):
         try:
             with contextlib.closing(connect(target, timeout_s=min(20.0, left))) as connection:
@@ -216,7 +245,10 @@ def wait_for_ssh(
                 return key
         except (SshUnreachable, ConnectionCut) as error:
             last = error
-    raise SshUnreachable(f"{target.address} showed its key, but no session came about within {timeout_s:g} s.\n{last}")
+        if time.monotonic() - last_sign >= SIGN_OF_LIFE_S:
+            last_sign = time.monotonic()
+            on_line(f"waiting for SSH: {str(last).splitlines()[0]}")
+    raise SshUnreachable(f"no session came about at {target.address} within {timeout_s:g} s.\n{last}")
 
 
 def require_root(connection: Connection, target: SshTarget) -> None:
@@ -325,9 +357,9 @@ def _no_key(file: Path, reason: str) -> PrivateKeyError:
 
 
 def connect(target: SshTarget, *, timeout_s: float = 20.0) -> SshConnection:
-    """Open a session; the server has to show exactly the pinned key.
+    """Open a session; the server has to show exactly the pinned key, and be the container that is meant.
 
-    SshUnreachable, SshAuthError, HostKeyMismatch, PrivateKeyError.
+    SshUnreachable, SshAuthError, HostKeyMismatch, WrongMachine, ConnectionCut, PrivateKeyError.
     """
     import paramiko
 
@@ -351,7 +383,31 @@ def connect(target: SshTarget, *, timeout_s: float = 20.0) -> SshConnection:
         attempt.note(error, target.host, target.port)
         raise SshUnreachable(f"can't reach {target.address}: {attempt.reason}.\n{attempt.hint}".rstrip()) from None
     transport.set_keepalive(KEEPALIVE_S)
-    return SshConnection(transport, target)
+    connection = SshConnection(transport, target)
+    try:
+        _require_card(connection, target, timeout_s)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _require_card(connection: Connection, target: SshTarget, timeout_s: float) -> None:
+    """WrongMachine unless a network card of the machine has the container's hardware address. Only reads there."""
+    card = target.card
+    if card is None:
+        return
+    told = connection.run("cat /sys/class/net/*/address", timeout_s=timeout_s).stdout.decode("ascii", "replace")
+    found = sorted(set(_HARDWARE_ADDRESS.findall(told.lower())) - {_NO_CARD})
+    if card.hardware_address.lower() in found:
+        return
+    shown = ", ".join(found[:_CARDS_TOLD]) or "none that it tells"
+    raise WrongMachine(
+        f"the machine that answers at {target.address} is not {card.guest}. Nothing was written to it.\n"
+        f"net0 of {card.guest} has the hardware address {card.hardware_address.lower()}; that machine has {shown}.\n"
+        f"Find out which machine it is; then give {card.guest} an address that is free (cattleAddress), or that one "
+        "another."
+    )
 
 
 class SshConnection:
@@ -472,14 +528,28 @@ def _authenticate(transport: paramiko.Transport, target: SshTarget, key: paramik
         raise SshAuthError(
             f"{target.host}:{target.port} answers, but refuses the login of {target.user}. The key tried: {tried}.\n"
             "The container's root must have the public half: Proxmox sets it only when the container is created.\n"
-            "Name the right private key, or add the public one to /root/.ssh/authorized_keys (pct exec VMID -- ...)."
+            "Name the right private key, or add the public one to /root/.ssh/authorized_keys on its console."
         ) from None
+
+
+_OTHER_KEYS = (
+    "If it is the container, and was given other keys since: set cattleSshHostKey\n"
+    "to what its console shows: cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub"
+)
+
+
+def _not_made(place: str, shown: HostKey, made: Collection[str], card: Card | None) -> HostKeyMismatch:
+    guest = card.guest if card else "the machine"
+    return HostKeyMismatch(
+        f"the machine that answers at {place} is not {guest}: it shows the host key {shown.type} {shown.fingerprint},\n"
+        f"and {guest} was made with {', '.join(sorted(made))}. Nothing was sent to it.\n"
+        f"Find out which machine has that address. {_OTHER_KEYS}"
+    )
 
 
 def _mismatch(target: SshTarget, shown: str) -> HostKeyMismatch:
     return HostKeyMismatch(
         f"the machine at {target.host}:{target.port} is not the one that was pinned: it shows a host key {shown},\n"
         f"expected {target.host_key.type} {target.host_key.fingerprint}. Nothing was sent to it.\n"
-        "If the container was made anew by hand, run `pulumi up --refresh` so that its key is learnt again;\n"
-        "if not, find out which machine has taken the address."
+        f"Find out which machine has taken the address. {_OTHER_KEYS}"
     )

@@ -169,6 +169,16 @@ class StoredVolume:
 
 
 @dataclass(frozen=True)
+class PastTask:
+    """A task in a node's list. began: what sorts tasks of one node by their start; ok: ended, and well."""
+
+    upid: str
+    kind: str
+    began: tuple[int, int]
+    ok: bool
+
+
+@dataclass(frozen=True)
 class TaskEnd:
     """How a task that succeeded ended. `warnings` are the texts of its log that count as warnings."""
 
@@ -600,13 +610,31 @@ class Proxmox:
 
     def task_log(self, upid: str, lines: int = 200) -> tuple[str, ...]:
         """The last lines of a task's log; empty when it cannot be read, because it only explains."""
-        node = _task_node(upid)
         try:
-            rows = self._get("nodes", node, "tasks", upid, "log", start=0, limit=5000) or []
+            return self.task_lines(upid)[-lines:]
         except ProxmoxError:
             return ()
+
+    def task_lines(self, upid: str) -> tuple[str, ...]:
+        """A task's log, of which the token may read its own and, with Sys.Audit, any (facts proxmox 13)."""
+        rows = self._get("nodes", _task_node(upid), "tasks", upid, "log", start=0, limit=5000) or []
         texts = [str(row.get("t", "")) for row in rows]
-        return tuple(mask(text) for text in texts if text not in ("", "no content"))[-lines:]
+        return tuple(mask(text) for text in texts if text not in ("", "no content"))
+
+    def guest_tasks(self, node: str, vmid: int, kind: str) -> tuple[PastTask, ...]:
+        """A node's tasks of one kind on one guest, ended or not, newest first: those that the token may see."""
+        rows = self._get("nodes", node, "tasks", vmid=vmid, typefilter=kind, source="all", limit=500) or []
+        found = [
+            PastTask(
+                str(row["upid"]),
+                kind,
+                _task_began(str(row["upid"])),
+                re.fullmatch(r"OK|WARNINGS: \d+", str(row.get("status") or "")) is not None,
+            )
+            for row in rows
+            if row.get("type") == kind
+        ]
+        return tuple(sorted(found, key=lambda task: task.began, reverse=True))
 
     def wait_unlocked(self, node: str, vmid: int) -> None:
         """Wait until nothing holds a container, for Timings.lock at most; returns in any case."""
@@ -739,6 +767,12 @@ def _task_node(upid: str) -> str:
     if len(parts) < 8 or parts[0] != "UPID" or not parts[1]:
         raise ProxmoxError(f"{upid!r} is no task of Proxmox")
     return parts[1]
+
+
+def _task_began(upid: str) -> tuple[int, int]:
+    """Seconds since 1970, and the worker's own start, which tells two of one second apart (facts proxmox 13)."""
+    parts = upid.split(":")
+    return int(parts[4], 16), int(parts[3], 16)
 
 
 def _task_name(upid: str) -> str:

@@ -26,7 +26,7 @@ from provisioning.errors import PhaseFailed, PhaseLost, ProvisioningError
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.managed import scrypt_hash
 from provisioning.phases import render_backups, run_phase
-from provisioning.ssh import HostKey, SshTarget, connect
+from provisioning.ssh import Card, HostKey, SshTarget, connect
 from provisioning.talk import ask
 from provisioning.terminal import RAW_LIMIT, Lines, one_line
 
@@ -100,7 +100,14 @@ def known_of(exported: dict[str, Any]) -> dict[str, Any]:
 
 
 def target_of(outputs: dict[str, Any]) -> SshTarget:
-    return SshTarget(outputs["address"], HostKey.parse(outputs["sshHostKey"]), private_key_file=outputs["sshKeyFile"])
+    # A stack that was brought up by an older version of this program does not tell it yet.
+    address = outputs.get("hardwareAddress")
+    return SshTarget(
+        outputs["address"],
+        HostKey.parse(outputs["sshHostKey"]),
+        private_key_file=outputs["sshKeyFile"],
+        card=Card(f"CT {outputs['vmid']}", address) if address else None,
+    )
 
 
 def run_in_guest(target: SshTarget, script: str) -> str:

@@ -16,6 +16,7 @@ from lab.simulated import SimulatedRuntime
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection, check_plugin_trust
 from proxmox.errors import AuthenticationFailed, Fault, PermissionDenied, TlsUntrusted, Unreachable
+from proxmox.hostkeys import made_host_keys
 from proxmox.operations import attach, detach, ensure_power, ensure_volume, read_attachment, read_volume_state
 from proxmox.planning import AttachWish, DetachWish, VolumeWish
 from proxmox.preflight import (
@@ -181,6 +182,48 @@ def ours_pet() -> PetCheck:
 
 def ours_cattle() -> CattleCheck:
     return CattleCheck(replace(CATTLE.guest, ours=True), ATTACH)
+
+
+# The host keys that the log of a creation tells.
+
+
+def made(client: Proxmox, vmid: int) -> str:
+    """Create a container as the plugin does; the task."""
+    values = {"vmid": vmid, "ostemplate": TEMPLATE, "rootfs": "local-lvm:1", "unprivileged": 1, "hostname": "a.b"}
+    return client.wait_task(client._send("POST", ("nodes", "pve", "lxc"), values)).upid
+
+
+def gone(client: Proxmox, vmid: int) -> None:
+    client.wait_task(client._send("DELETE", ("nodes", "pve", "lxc", vmid)))
+
+
+def test_the_keys_of_a_container_are_told_and_not_those_of_the_one_before(client: Proxmox) -> None:
+    told = [line for line in client.task_lines(made(client, 301)) if line.startswith("done: ")]
+    assert len(told) == 3
+    assert all(line.endswith(" root@a") for line in told)
+    first = made_host_keys(client, "pve", 301)
+    assert {line.split()[1] for line in told} == first
+    assert made_host_keys(client, "pve", 302) == set()
+    gone(client, 301)
+    assert made_host_keys(client, "pve", 301) == set()
+    made(client, 301)
+    second = made_host_keys(client, "pve", 301)
+    gone(client, 301)
+    assert len(second) == 3
+    assert not second & first
+
+
+def test_what_somebody_else_made_tells_a_token_no_keys(lab: LabServer, client: Proxmox) -> None:
+    """A token sees its own tasks; of others it needs Sys.Audit (facts proxmox 13), which is none of the eleven."""
+    secret = lab.cluster.access.add_token("root@pam", "hands", privsep=False)
+    theirs = connection(lab, PROXMOX_VE_CA_FILE=str(lab.ca_file), PROXMOX_VE_API_TOKEN=f"root@pam!hands={secret}")
+    with Proxmox(theirs, QUICK) as root:
+        task = made(root, 303)
+        assert len(made_host_keys(root, "pve", 303)) == 3
+        assert made_host_keys(client, "pve", 303) == set()
+        with pytest.raises(PermissionDenied, match=r"Sys\.Audit"):
+            client.task_lines(task)
+        gone(root, 303)
 
 
 # What it may do.

