@@ -1,0 +1,68 @@
+"""The stacks that an earlier release brought up go on: nothing of theirs is replaced, deleted or made a second time.
+
+``tests/fixtures/stacks_of_597cc88`` holds what commit 597cc88 left after pet and cattle were up, the agent included: the
+state, the settings, the guests' configurations. Secrets in it belong to a lab that is gone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.lifecycle.homesite import CATTLE, NODE, PET, PROJECT, Site, opened
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "stacks_of_597cc88"
+FORMATTED = b"ext4:00000000-0000-4000-8000-000000000000:100000\n"
+"""How the runtime without containers knows a formatted volume."""
+GIB = {"vm-999-disk-0": 2, "vm-999-disk-1": 10, "vm-105-disk-0": 20}
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Iterator[Site]:
+    """A lab whose guests and stacks are those of the fixture."""
+    folder = tmp_path / "lab"
+    guests = folder / "nodes" / NODE / "lxc"
+    volumes = folder / "nodes" / NODE / "storage" / "local-lvm"
+    stacks = folder / "pulumi" / ".pulumi" / "stacks" / PROJECT
+    for made in (guests, volumes, stacks, folder / "ssh"):
+        made.mkdir(parents=True)
+    (folder / "THIS-IS-A-LAB").touch()
+    (folder / "simulated.json").write_text(f'[["{NODE}", {CATTLE}]]')
+    for vmid in (PET, CATTLE):
+        shutil.copy(FIXTURE / f"{vmid}.conf", guests)
+    for name, size in GIB.items():
+        with (volumes / f"{name}.raw").open("wb") as image:
+            image.write(FORMATTED)
+            image.truncate(size << 30)
+    for stack in ("pet", "cattle"):
+        (stacks / f"{stack}.json").write_text(_of_lab(FIXTURE / f"{stack}.json", folder))
+    (folder / "pulumi" / ".pulumi" / "meta.yaml").write_text("version: 1\n")
+    for name in ("passphrase", "ssh/id_ed25519", "ssh/id_ed25519.pub"):
+        shutil.copy(FIXTURE / Path(name).name, folder / name)
+        (folder / name).chmod(0o600)
+    settings = _of_lab(FIXTURE / "settings.yaml", folder)
+    (folder / "Pulumi.lab.yaml").write_text(settings)
+    with opened(folder) as site:
+        # The lab's own defaults are of today.
+        site.lab.stack_config_file.write_text(settings)
+        template = yaml.safe_load(settings)["config"][f"{PROJECT}:template"].rpartition("/")[2]
+        (site.server.config.template_dir(NODE) / template).write_bytes(b"not a real archive\n")
+        yield site
+
+
+def _of_lab(file: Path, folder: Path) -> str:
+    return file.read_text().replace("@LAB@", str(folder))
+
+
+def test_nothing_of_an_earlier_release_is_replaced(earlier: Site) -> None:
+    pet = earlier.preview("pet")
+    assert set(pet.changed) <= {"update"}, pet.changed
+    cattle = earlier.preview("cattle")
+    ends = [span for span in cattle.spans if "delete" in span.op or "replace" in span.op]
+    assert not ends, ends
+    assert {"same", "update"} >= {cattle.span(name).op for name in ("cattle-container", "cattle-volume")}
+    assert earlier.writes == []
