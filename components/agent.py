@@ -31,6 +31,7 @@ from provisioning.models import (
     VerifyInputs,
 )
 from provisioning.phases import (
+    NOT_OF_THE_BUILD,
     READ_FROM_HOME,
     overridden,
     pinned_config,
@@ -75,7 +76,8 @@ def agent_inputs(agent: AgentSettings) -> AgentInputs:
         git_url=agent.repository,
         git_tag=agent.tag,
         git_commit=agent.commit,
-        web_ui=agent.web_ui,
+        web_ui="build" if agent.builds_web_ui else "prebuilt",
+        python_mirror=agent.python_mirror,
         extra_python_packages=tuple(agent.extra_python_packages),
         user=agent.user,
         uv_binary=str(_UV) if _UV.exists() else None,
@@ -206,7 +208,10 @@ def foreseen(
     """
     results: Mapping[str, Any] = installed.get("results") or {}
     given = agent_inputs(agent)
-    if docker is None and set(changed(installed.get("declared") or {}, render_agent(given).declared)) - {"user"}:
+    if (
+        docker is None
+        and set(changed(installed.get("declared") or {}, render_agent(given).declared)) - NOT_OF_THE_BUILD
+    ):
         results = {"directory": NEW_BUILD}
     configure = wanted_configure(cattle, agent, docker, results, stack=stack)
     build: tuple[PhaseName, BaseModel] = (PhaseName.AGENT, given)

@@ -33,7 +33,7 @@ def _image(value: str) -> str:
     try:
         return pinned_image(value)
     except ValueError as error:
-        tag = value.partition("@")[0] or "nousresearch/hermes-agent:v2026.9.24"
+        tag = value.partition("@")[0] or "nousresearch/hermes-agent:v2026.8.16.2"
         raise refuse(
             "must be REPOSITORY:TAG@sha256:DIGEST, as a tag alone can be moved",
             f"docker buildx imagetools inspect {tag} prints the digest",

@@ -84,6 +84,25 @@ def _optional_url(value: str) -> str:
     return value
 
 
+def _source_that_is(value: object) -> object:
+    if value == "installer":
+        raise refuse(
+            "upstream's install.sh is no source any more: with a current uv it leaves upstream's lock aside, and git "
+            "ends in the same files",
+            "set it to git; agentTag and agentCommit stay as they are",
+        )
+    return value
+
+
+def _optional_address(value: str) -> str:
+    if value and not re.fullmatch(r"(https?|file)://[^\s@]+", value):
+        raise refuse(
+            "must be an http, https or file URL without user or password",
+            "write it like https://mirror.example.org/python-build-standalone, or leave it empty",
+        )
+    return value
+
+
 def certificates_of(file: str) -> str:
     """The PEM certificates of a file and nothing else of it: a private key beside them stays where it is.
 
@@ -329,9 +348,9 @@ class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettin
 
     model_config = ConfigDict(alias_generator=keys_with("agent"))
 
-    source: Literal["git", "pypi", "installer"]
+    source: Annotated[Literal["git", "pypi"], BeforeValidator(_source_that_is)]
     version: Annotated[
-        str, AfterValidator(matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.21.5"))
+        str, AfterValidator(matches(r"\d+\.\d+\.\d+([a-z0-9.]*)", "must be a version", "write it like 0.20.3"))
     ]
     repository: Filled
     tag: Filled
@@ -344,10 +363,16 @@ class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettin
     model: Filled
     model_key: SecretStr
     ca_file: Annotated[str, AfterValidator(_ca_file)]
-    web_ui: Literal["prebuilt", "build"]
+    web_ui: Literal["auto", "build", "prebuilt"]
+    python_mirror: Annotated[str, AfterValidator(_optional_address)]
     api_port: Port
     extra_packages: Annotated[list[str], BeforeValidator(list_from_json), AfterValidator(_apt_names)]
     backups_kept: Annotated[int, Field(ge=1, le=1000)]
+
+    @property
+    def builds_web_ui(self) -> bool:
+        """Whether a checkout's web interface is made: PyPI's package brings one."""
+        return self.source == "git" and (self.web_ui == "build" or (self.web_ui == "auto" and self.dashboard))
 
     @field_validator("model_url")
     @classmethod

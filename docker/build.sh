@@ -15,7 +15,7 @@ case $AGENT_SOURCE in
   pypi) ;;
   *) faults+=("AGENT_SOURCE is '$AGENT_SOURCE': it is git or pypi") ;;
 esac
-[[ $AGENT_VERSION =~ ^[0-9]+(\.[0-9a-z]+)+$ ]] || faults+=("AGENT_VERSION is '$AGENT_VERSION': name a version, 0.21.5 for one")
+[[ $AGENT_VERSION =~ ^[0-9]+(\.[0-9a-z]+)+$ ]] || faults+=("AGENT_VERSION is '$AGENT_VERSION': name a version, 0.20.3 for one")
 [[ $AGENT_WEB_UI =~ ^(prebuilt|build)$ ]] || faults+=("AGENT_WEB_UI is '$AGENT_WEB_UI': it is prebuilt or build")
 if [ ${#faults[@]} -gt 0 ]; then
   printf 'error: build argument %s\n' "${faults[@]}" >&2
@@ -27,14 +27,11 @@ export HP_JOB
 {
   printf '%s=%q\n' SOURCE "$AGENT_SOURCE" VERSION "$AGENT_VERSION" DIRECTORY "$AGENT_VERSION" BUILD_ID image \
     EXTRAS "$AGENT_EXTRAS" EXTRA_PYTHON_PACKAGES "" GIT_URL "$AGENT_REPOSITORY" GIT_TAG "$AGENT_TAG" \
-    GIT_COMMIT "$AGENT_COMMIT" WEB_UI "$AGENT_WEB_UI" NODE_VERSION "${NODE_VERSION:-24.19.0}" \
-    UV_VERSION "${UV_VERSION:-0.13.9}" UV_SHA256 "" INSTALLER_SECONDS 0 AGENT_USER hermes
+    GIT_COMMIT "$AGENT_COMMIT" WEB_UI "$AGENT_WEB_UI" PYTHON_MIRROR "" UV_SHA256 "" AGENT_USER hermes
 } >"$HP_JOB/inputs.env"
 bash "$(dirname "$0")/agent.sh"
 
 ln -s /opt/hermes/wanted /opt/hermes-agent
-# The code is read-only for the agent: what is not compiled now is compiled at every start.
-python3 -m compileall -q -j0 /opt/hermes-agent/venv/lib/
 rm -rf /var/cache/hermes-provision "$HP_JOB"
 
 baked=/opt/hermes-agent/venv/bin/hermes

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 UPSTREAM_GIT_URL = "https://github.com/NousResearch/hermes-agent.git"
-# facts hermes 0: the newest tag that still runs on the Python of Debian 12.
-UPSTREAM_TAG = "v2026.9.24"
-UPSTREAM_COMMIT = "f97608f178d1ffeca59860195ab7da295f7c8e5f"
+UPSTREAM_TAG = "v2026.8.16.2"
+UPSTREAM_COMMIT = "7339f5f160db5c96657a3bab60151227cc61f66c"
 PYPI_VERSION = "0.19.0"
 
 HOME = "/home/hermes"
@@ -154,8 +153,8 @@ class BaselineInputs(_AccountInputs):
 class AgentInputs(_Inputs):
     """Which agent, and from where. Ends in /opt/hermes/<directory>, root-owned; the configure phase switches to it."""
 
-    source: Literal["git", "pypi", "installer"] = "git"
-    """git: the checkout is built by this program; installer: by upstream's own install.sh, out of the same checkout."""
+    source: Literal["git", "pypi"] = "git"
+    """git: upstream's checkout with the packages that it has locked; pypi: the package, which upstream has given up."""
     version: str | None = Field(default=None, pattern=r"^[0-9][0-9A-Za-z.+]*$")
     """pypi: the release (default 0.19.0). Else: what the checkout has to call itself, or None to take its word."""
     git_url: str = UPSTREAM_GIT_URL
@@ -164,7 +163,10 @@ class AgentInputs(_Inputs):
     extras: tuple[str, ...] = ("all", "messaging")
     extra_python_packages: tuple[str, ...] = ()
     web_ui: Literal["prebuilt", "build"] = "prebuilt"
-    """When the source brings no built web UI: go without dashboard, or build it (a minute or two, 1 GB of memory)."""
+    """build: a checkout's web and terminal interfaces are made from upstream's lock file; prebuilt: it has none."""
+    python_mirror: str = ""
+    """Where uv's Python builds are fetched, if the guest's own does not fit; empty: where uv looks. No part of the
+    build: uv knows the hashes."""
     user: str = Field(default="hermes", pattern=_ACCOUNT)
     """Who starts the new installation to prove it; it owns nothing of it."""
     uv_binary: str | None = None

@@ -37,15 +37,6 @@ from provisioning.models import (
 )
 from provisioning.ssh import OnLine, SshTarget, connect
 
-UV_VERSION = "0.13.9"
-"""The uv that is fetched from PyPI when none was lent."""
-
-NODE_VERSION = "24.19.0"
-"""The Node that builds a checkout's web UI: of the versions on PyPI the newest that upstream's `engines` allow."""
-
-INSTALLER_SECONDS = 1200
-"""So long upstream's own installer may take: on a slow line it downloads for many minutes without a word."""
-
 READ_AT_START = "read_at_start"
 """The part of `declared` that tells which service would start anew."""
 
@@ -68,7 +59,11 @@ DASHBOARD_UNIT = "hermes-dashboard.service"
 BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
 
 # Changes when a directory built by an older version of agent.sh is no longer good enough.
-BUILD_FORMAT = 2
+BUILD_FORMAT = 3
+
+
+NOT_OF_THE_BUILD = frozenset({"user", "python_mirror"})
+"""What the agent phase declares and no other build comes of: who tries it, and where the same files are fetched."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +110,19 @@ def render_baseline(inputs: BaselineInputs) -> PhasePlan:
         "USERS_GROUP": USERS_GROUP,
         "PACKAGES": " ".join(sorted({*BASE_PACKAGES, *inputs.extra_packages})),
     }
-    return _plan("baseline", _text("scripts/baseline.sh"), variables, declared=inputs.model_dump(mode="json"))
+    declared = inputs.model_dump(mode="json")
+    return _plan("baseline", _text("scripts/baseline.sh"), variables, declared=declared, more=_scripts("run.sh"))
 
 
 def render_agent(inputs: AgentInputs) -> PhasePlan:
     """The agent's code below /opt/hermes. Reads `uv_binary` from this machine (for its SHA-256)."""
-    declared: dict[str, Any] = {"format": BUILD_FORMAT, **inputs.model_dump(mode="json", exclude={"uv_binary", "user"})}
+    others = {"uv_binary", *NOT_OF_THE_BUILD}
+    declared: dict[str, Any] = {"format": BUILD_FORMAT, **inputs.model_dump(mode="json", exclude=others)}
     if inputs.source == "pypi":
         declared = {key: value for key, value in declared.items() if not key.startswith("git_")}
         declared["version"] = inputs.release
-    # Of what this comes to, another build comes; the user only tries it.
     build_id = _sha256(declared)
-    declared["user"] = inputs.user
+    declared |= inputs.model_dump(mode="json", include=set(NOT_OF_THE_BUILD))
     large: tuple[LargeFile, ...] = ()
     if inputs.uv_binary is not None:
         path = Path(inputs.uv_binary)
@@ -142,16 +138,20 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
         "GIT_TAG": inputs.git_tag,
         "GIT_COMMIT": inputs.git_commit,
         "WEB_UI": inputs.web_ui,
-        "INSTALLER_SECONDS": str(INSTALLER_SECONDS),
-        "UV_VERSION": UV_VERSION,
-        "NODE_VERSION": NODE_VERSION,
+        "PYTHON_MIRROR": inputs.python_mirror,
         "AGENT_USER": inputs.user,
     }
-    plan = _plan("agent", _text("scripts/agent.sh"), variables, declared=declared)
+    plan = _plan(
+        "agent",
+        _text("scripts/agent.sh"),
+        variables,
+        declared=declared,
+        more=_scripts("run.sh", "uv.lock", "node.lock"),
+    )
     # Which uv does the work is no property of the result, so it joins after the digest was made.
     env = _env_file({**variables, "UV_SHA256": large[0].sha256 if large else ""})
-    others = tuple(file for file in plan.files if file.path != "inputs.env")
-    return PhasePlan(plan.name, (*others, env), plan.declared, plan.digest, plan.secrets, large)
+    rest = tuple(file for file in plan.files if file.path != "inputs.env")
+    return PhasePlan(plan.name, (*rest, env), plan.declared, plan.digest, plan.secrets, large)
 
 
 def render_docker(inputs: DockerInputs) -> PhasePlan:
@@ -163,8 +163,6 @@ def render_docker(inputs: DockerInputs) -> PhasePlan:
 def agent_directory_name(inputs: AgentInputs) -> str:
     """The folder below /opt/hermes: the release, or tag and commit; other packages than usual give another folder."""
     name = str(inputs.release) if inputs.source == "pypi" else f"{inputs.git_tag}-{inputs.git_commit[:8]}"
-    if inputs.source == "installer":
-        name += "-installer"
     defaults = AgentInputs()
     if inputs.extras != defaults.extras or inputs.extra_python_packages:
         name += "-" + _sha256([inputs.extras, inputs.extra_python_packages])[:8]
@@ -546,6 +544,11 @@ def _shown_text(text: str) -> str:
 
 def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _scripts(*names: str) -> tuple[PayloadFile, ...]:
+    """What a phase's script reads beside itself."""
+    return tuple(PayloadFile(name, _text(f"scripts/{name}").encode()) for name in names)
 
 
 @cache

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from provisioning.guest import layout
 from provisioning.guest.backend import ENGINE
-from provisioning.guest.common import CONTAINER, CURRENT, FACTS, MANAGED, Refusal, bundled_skills
+from provisioning.guest.common import CONTAINER, CURRENT, FACTS, MANAGED, Refusal
 
 COMMAND = "/usr/local/bin/hermes"
 SUDO = "/usr/bin/sudo"
-PYCACHE = "/var/cache/hermes/pycache"
 
 # Options before the command that take a value (hermes 0.19.0 --help), so that `hermes -z update` is a prompt.
 VALUE_OPTIONS = {"-z", "--oneshot", "--usage-file", "-m", "--model", "--provider", "-t", "--toolsets", "-r", "--resume"}
@@ -183,8 +183,8 @@ def _member(group: str) -> bool:
 def hand_on(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dict[str, str]]:
     """The agent's own command as its account runs it: program, arguments, environment."""
     directory = os.path.realpath(CURRENT)
-    python = f"{directory}/venv/bin/python"
-    if not Path(python).exists():
+    program, *begin = layout.argv(directory)
+    if not Path(program).exists():
         raise Refusal(f"{CURRENT} leads to no installation: pulumi up makes one")
     if not (facts.home_on_root or os.path.ismount(facts.home)):
         raise Refusal(f"nothing is mounted at {facts.home}: the agent's data is not there")
@@ -194,14 +194,9 @@ def hand_on(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dic
         "USER": facts.user,
         "LOGNAME": facts.user,
         "HERMES_HOME": os.environ.get("HERMES_HOME") or facts.hermes_home,
-        "HERMES_DISABLE_LAZY_INSTALLS": "1",
-        "PYTHONPYCACHEPREFIX": PYCACHE,
-        **bundled_skills(directory),
-        "VIRTUAL_ENV": f"{directory}/venv",
-        "PATH": f"/usr/local/bin:{directory}/venv/bin:/usr/bin:/bin",
+        **layout.environment(directory),
     }
-    # -P: `-m` would import from the folder in which somebody stands, a workspace of the agent's for one.
-    return python, [python, "-P", "-m", "hermes_cli.main", *arguments], environment
+    return program, [program, *begin, *arguments], environment
 
 
 def main() -> NoReturn:

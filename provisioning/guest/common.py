@@ -142,9 +142,3 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def bundled_skills(directory: str) -> dict[str, str]:
-    """The variables that lead a build from a checkout to its skills; a wheel brings none."""
-    names = (("HERMES_BUNDLED_SKILLS", "skills"), ("HERMES_OPTIONAL_SKILLS", "optional-skills"))
-    return {name: f"{directory}/src/{folder}" for name, folder in names if Path(directory, "src", folder).is_dir()}

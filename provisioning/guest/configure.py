@@ -61,8 +61,8 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     dashboard = inputs["dashboard"]
     if dashboard["enabled"] and not installed["dashboard_available"]:
         raise Refusal(
-            f"the dashboard is asked for, but {directory} has no web UI: its source brings none built.\n"
-            "Set agentDashboard to false, agentWebUi to build, or agentSource to pypi, which brings one."
+            f"the dashboard is asked for, but {directory} has no web UI: it was not built.\n"
+            "Set agentDashboard to false, or agentWebUi to auto."
         )
     refuse_user_units(home, user)
     refuse_moved_state(user, home, inputs["hermes_home"], KEPT_FOLDER)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, bundled_skills, install_file, read_json, run
+from provisioning.guest import layout
+from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, install_file, read_json, run
 
 UNITS = Path("/etc/systemd/system")
 STARTED = Path("/var/lib/hermes-provision/started.json")
@@ -19,9 +20,8 @@ PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 
 def render_unit(template: str, directory: str) -> str:
     """Fill in the real folder, not the `current` link: a running service must not load code of two versions."""
-    found = [f"{name}={folder}" for name, folder in bundled_skills(directory).items()]
-    skills = f"Environment={' '.join(found)}" if found else "# no skills come with this build"
-    return template.replace("@AGENT_DIRECTORY@", directory).replace("@SKILLS@", skills)
+    environment = " ".join(f"{name}={value}" for name, value in layout.environment(directory).items())
+    return template.replace("@AGENT@", " ".join(layout.argv(directory))).replace("@AGENT_ENVIRONMENT@", environment)
 
 
 def units_present() -> list[str]:

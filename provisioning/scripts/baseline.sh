@@ -9,11 +9,8 @@ set -euo pipefail
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # shellcheck source=/dev/null
 . "$HP_JOB/inputs.env"
-
-fail() {
-  printf 'error: %s\n' "$@" >&2
-  exit 1
-}
+# shellcheck source=/dev/null
+. "$(dirname "$0")/run.sh"
 
 # ---- the home, before anything is changed ---------------------------------------------------------------------------
 # A home on the root file system would be lost with the container; the database of the agent is not safe on network
@@ -83,14 +80,6 @@ missing_packages() {
   done
 }
 
-# Hundreds of lines that nobody reads, unless it fails: then the last ones tell why.
-quietly() {
-  "$@" >"$HP_JOB/apt.log" 2>&1 || {
-    tail -n 12 "$HP_JOB/apt.log" >&2
-    return 1
-  }
-}
-
 install_packages() {
   local -a missing
   mapfile -t missing < <(missing_packages)
@@ -99,30 +88,10 @@ install_packages() {
     return
   fi
   echo "packages: installing ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  # An earlier run that was killed may have left packages half configured.
-  [ -z "$(dpkg --audit)" ] || dpkg --configure -a
-  local -a options=(
-    --yes --quiet --no-install-recommends
-    -o Acquire::Retries=3
-    -o Acquire::http::Timeout=20
-    -o Acquire::https::Timeout=20
-    -o Acquire::Languages=none
-    -o Acquire::PDiffs=false
-    -o DPkg::Lock::Timeout=120
-    # Without fsync per file: the container is new, a crash is answered by the next run.
-    -o Dpkg::Options::=--force-unsafe-io
-    # Keep configuration files that the operator has edited, never ask.
-    -o Dpkg::Options::=--force-confdef
-    -o Dpkg::Options::=--force-confold
-    -o Dpkg::Use-Pty=0
-    -o APT::Install-Recommends=false
-  )
-  quietly apt-get "${options[@]}" -o APT::Update::Error-Mode=any update ||
-    fail "apt-get update failed. Check the container's network, DNS and /etc/apt sources, then run again."
+  configure_the_rest
+  apt_get update || fail "the package lists can't be brought up to date." "$APT_ADVICE"
   echo "packages: lists are up to date, installing"
-  quietly apt-get "${options[@]}" install "${missing[@]}" ||
-    fail "apt-get could not install: ${missing[*]}. Correct the package names or the sources, then run again."
+  apt_get install "${missing[@]}" || fail "these packages can't be installed: ${missing[*]}" "$APT_ADVICE"
 }
 
 # ---- account and folders --------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ INPUTS = (
     Path(__file__),
     ROOT / "requirements.lock",
     ROOT / "toolchain.toml",
-    ROOT / "scripts" / "lib" / "uv.lock",
+    ROOT / "provisioning" / "scripts" / "uv.lock",
     ROOT / "lab" / "debian-packages.txt",
     ROOT / "tests" / "debian-packages.txt",
 )
@@ -206,7 +206,7 @@ def install_debian_packages(missing: Sequence[str]) -> None:
 
 
 def install_uv() -> None:
-    lock = ROOT / "scripts" / "lib" / "uv.lock"
+    lock = ROOT / "provisioning" / "scripts" / "uv.lock"
     wanted = lock.read_text().split()[0].removeprefix("uv==")
     if UV.exists():
         have = subprocess.run([str(UV), "--version"], capture_output=True, text=True, check=False).stdout.split()

@@ -42,7 +42,7 @@ DOCKER = {
     "agentDashboard": False,
     "agentImage": "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4,
 }
-OTHER_IMAGE = "nousresearch/hermes-agent:v2026.9.24@sha256:" + "fedcba9876543210" * 4
+OTHER_IMAGE = "nousresearch/hermes-agent:v2026.8.16.2@sha256:" + "fedcba9876543210" * 4
 FILES = {
     "one.json": json.dumps({"providers": {}}),
     "two.json": json.dumps({"providers": {"x": {}}}),
@@ -72,12 +72,14 @@ CAUSES: dict[str, Row] = {
     "agentStateDirectory": Row("/home/hermes/state", {"baseline", *CONFIGURE}, BOTH),
     "agentWorkingDirectory": Row("/home/hermes/work", {"baseline", *CONFIGURE}, BOTH),
     # Another build.
-    "agentSource": Row("installer", UPDATE, BOTH),
+    "agentSource": Row("pypi", UPDATE, BOTH),
     "agentVersion": Row("0.21.6", UPDATE, BOTH),
     "agentRepository": Row("https://git.example.org/hermes.git", UPDATE, BOTH),
     "agentTag": Row("v2026.9.25", UPDATE, BOTH),
     "agentCommit": Row("0123456789" * 4, UPDATE, BOTH),
-    "agentWebUi": Row("build", UPDATE, BOTH),
+    "agentWebUi": Row("prebuilt", UPDATE, BOTH),
+    # Where the same files are fetched: no other build.
+    "agentPythonMirror": Row("https://mirror.example.org/python", {"agent"}, set()),
     "agentExtraPythonPackages": Row(["httpx==0.28.1"], UPDATE, BOTH),
     # What both services read at their start: the managed files, and the container's certificates.
     "agentModelProvider": Row("p", CONFIGURE, BOTH, PROVIDERS, {"agentModelUrl": ""}),
@@ -124,7 +126,7 @@ CAUSES: dict[str, Row] = {
     # Versions after 0.19.0 read it from config.yaml, in its dashboard part.
     "agentDashboardTrustedProxies": Row(["192.0.2.6"], CONFIGURE, {DASHBOARD}, OIDC),
     # What none reads at its start; the dashboard ends, the gateway does not notice.
-    "agentDashboard": Row(False, CONFIGURE, set()),
+    "agentDashboard": Row(False, CONFIGURE, set(), {"agentWebUi": "build"}),
     "agentDocuments": Row({"SOUL.md": "Be kind."}, CONFIGURE, set()),
     "agentAuthFile": Row("FILE:two.json", CONFIGURE, set(), AUTH),
     "agentBackupsKept": Row(9, CONFIGURE, set()),
@@ -163,7 +165,7 @@ def phases(folder: Path, given: Mapping[str, Any], installed: Mapping[str, Any])
 
 def carried_out(folder: Path, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the state has of each phase after an `up` with these settings."""
-    results = {"directory": "/opt/hermes/v2026.9.24-f97608f1"}
+    results = {"directory": "/opt/hermes/v2026.8.16.2-7339f5f1"}
     phase, inputs = phases(folder, given, {})["agent"]
     agent = {"declared": plan_of(phase, inputs_as_json(inputs)).declared, "results": results}
     plans = {

@@ -310,7 +310,7 @@ def test_an_image_without_tag_and_digest_is_refused(image: str) -> None:
 
 @pytest.mark.parametrize(
     "image",
-    [IMAGE, f"nousresearch/hermes-agent:v2026.9.24@{DIGEST}", f"hermes:1@{DIGEST}", f"10.0.0.1:5000/h:x_1@{DIGEST}"],
+    [IMAGE, f"nousresearch/hermes-agent:v2026.8.16.2@{DIGEST}", f"hermes:1@{DIGEST}", f"10.0.0.1:5000/h:x_1@{DIGEST}"],
 )
 def test_an_image_with_both_is_taken(image: str) -> None:
     assert DockerInputs(image=image).image == image

@@ -145,12 +145,20 @@ def test_what_is_not_restarted_forgets_its_earlier_restarts(tmp_path: Path, monk
 
 
 def test_a_unit_runs_from_the_real_folder_and_knows_its_skills(tmp_path: Path) -> None:
-    template = "ExecStart=@AGENT_DIRECTORY@/venv/bin/python\n@SKILLS@\n"
-    assert "HERMES_BUNDLED_SKILLS" not in services.render_unit(template, str(tmp_path))
-    (tmp_path / "src" / "skills").mkdir(parents=True)
+    template = "ExecStart=@AGENT@ gateway run\nEnvironment=@AGENT_ENVIRONMENT@\n"
+    python = f"{tmp_path}/venv/bin/python"
     text = services.render_unit(template, str(tmp_path))
-    assert f"ExecStart={tmp_path}/venv/bin/python" in text
-    assert f"Environment=HERMES_BUNDLED_SKILLS={tmp_path}/src/skills\n" in text
+    assert f"ExecStart={python} -P -m hermes_cli.main gateway run\n" in text
+    assert "HERMES_BUNDLED_SKILLS" not in text
+    # A build of an earlier version of this program: a wheel, and the checkout that it was made of beside it.
+    (tmp_path / "src" / "skills").mkdir(parents=True)
+    assert f" HERMES_BUNDLED_SKILLS={tmp_path}/src/skills\n" in services.render_unit(template, str(tmp_path))
+    # A checkout is started by its own launcher.
+    (tmp_path / "hermes-agent").mkdir()
+    (tmp_path / "hermes-agent" / "hermes").touch()
+    assert f"ExecStart={python} {tmp_path}/hermes-agent/hermes gateway run\n" in services.render_unit(
+        template, str(tmp_path)
+    )
 
 
 def test_a_taken_port_is_refused_and_a_free_one_is_not() -> None:

