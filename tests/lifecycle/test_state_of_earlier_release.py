@@ -1,7 +1,7 @@
 """The stacks that an earlier release brought up go on: nothing of theirs is replaced, deleted or made a second time.
 
-``tests/fixtures/stacks_of_597cc88`` holds what commit 597cc88 left after pet and cattle were up, the agent included: the
-state, the settings, the guests' configurations. Secrets in it belong to a lab that is gone.
+``tests/fixtures/stacks_of_597cc88`` holds what commit 597cc88 left after pet and cattle were up, the agent included:
+the state, the settings, the guests' configurations. Secrets in it belong to a lab that is gone.
 """
 
 from __future__ import annotations
