@@ -95,9 +95,15 @@ def networks_in_use(routes: str, addresses: str, resolv_conf: str) -> list[IPv4N
     return found
 
 
-def ruleset(table: str, bridge: str, plan: Plan, ports: Sequence[int] = SERVICE_PORTS) -> str:
-    """The lab's packet filter table, for ``nft -f``; replaces an earlier one of the same name in one step."""
+def ruleset(table: str, bridge: str, plan: Plan, ports: Sequence[int] = SERVICE_PORTS, *, closed: bool = False) -> str:
+    """The lab's packet filter table, for ``nft -f``; replaces an earlier one of the same name in one step.
+
+    ``closed``: guests reach the lab's services and nothing else, no name server either; refused, so that nobody waits.
+    """
     services = ", ".join(str(port) for port in ports)
+    names = f"ip daddr {plan.gateway} meta l4proto {{ tcp, udp }} th dport 53 {'reject' if closed else 'accept'}"
+    elsewhere = "reject" if closed else 'oifname "hlab*" drop'
+    between = f'iifname "{bridge}" oifname != "{bridge}" {elsewhere}'
     return f"""\
 table inet {table}
 delete table inet {table}
@@ -112,14 +118,14 @@ table inet {table} {{
     ct state established,related accept
     udp dport 67 accept
     ip daddr {plan.gateway} icmp type echo-request accept
-    ip daddr {plan.gateway} meta l4proto {{ tcp, udp }} th dport 53 accept
+    {names}
     ip daddr {plan.gateway} tcp dport {{ {services} }} accept
     meta l4proto tcp reject with tcp reset
     drop
   }}
   chain between {{
     type filter hook forward priority filter;
-    iifname "{bridge}" oifname != "{bridge}" oifname "hlab*" drop
+    {between}
   }}
 }}
 """
@@ -183,6 +189,11 @@ class Network:
             stop_recorded(self.place.run_dir / "dnsmasq.pid", str(self.place.run_dir))
         self._serve(plan, mtu)
         return plan
+
+    def close(self) -> None:
+        """Cut guests off from all but the lab's services, connections that are open too; until the next ``up``."""
+        with machine_lock(self.place.run_dir.parent):
+            _call(["nft", "-f", "-"], stdin=ruleset(self.place.table, self.place.bridge, self.plan, closed=True))
 
     def down(self) -> None:
         """Remove bridge, rules, services and, once no guest is left, the run folder; the addresses stay saved."""

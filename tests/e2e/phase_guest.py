@@ -8,24 +8,19 @@ import os
 import shlex
 import socket
 import struct
-import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-from lab.lxc import LxcRuntime
-from lab.network import Network, Plan
-from lab.place import Place
-from lab.runtime import GuestSpec, Interface, Mount, Setup
-from lab.services.model import ModelEndpoint as LabModel
+from lab.bench import Bench, a_bench
 from lab.services.releases import Release
-from lab.services.source import GitDaemon, Source, ensure_standin
-from lab.template import ensure_template
+from lab.services.source import Source, ensure_standin
 from provisioning import (
     AgentInputs,
     ApiServer,
@@ -54,44 +49,15 @@ MODEL_KEY = "sk-e2e-canary-5f2c9d"
 
 
 @dataclass
-class Guest:
-    """One lab with one container, 105, that has a volume at `home`."""
+class Guest(Bench):
+    """A bench of the lab whose guest is driven by the phases."""
 
-    runtime: LxcRuntime
-    plan: Plan
-    spec: GuestSpec
-    key: Path
-    root: Path
-    volume: Path
-    model: LabModel
-    git_url: str
-    source: Source
-    home: str = HOME
-    running: bool = False
+    source: Source = field(kw_only=True)
     api: bool = False
 
-    def up(self, *, with_volume: bool = True) -> None:
-        log: Callable[[str], None] = lambda _: None  # noqa: E731
-        if not self.root.exists():
-            template = ensure_template(CHECKOUT / ".cache" / "lab-template", log)
-            self.runtime.format_volume(self.root, 20 << 30, root_owner=100000, log=log)
-            key = self.key.with_suffix(".pub").read_text().strip()
-            self.runtime.unpack(self.spec, template.archive, Setup(ssh_public_keys=(key,)), log)
-        mounts = (*self.spec.mounts, Mount("mp0", self.home, self.volume)) if with_volume else self.spec.mounts
-        self.runtime.start(replace(self.spec, mounts=mounts), log)
-        self.running = True
-
-    def renew(self) -> None:
-        """Throw the container away, keep the volume, make it again."""
-        self.discard()
-        self.up()
-
-    def discard(self) -> None:
-        if self.running:
-            self.runtime.kill(self.spec)
-            self.running = False
-        if self.root.exists():
-            self.runtime.remove_volume(self.root)
+    @property
+    def repository_url(self) -> str:
+        return self.git_url(self.source.repository)
 
     @property
     def agent_git_name(self) -> str:
@@ -101,10 +67,6 @@ class Guest:
     def release(self) -> Release:
         """The release that is installed from git: 0.19.0, as from the package index."""
         return self.source.previous or self.source.newest
-
-    @property
-    def address(self) -> str:
-        return str(self.plan.fixed(105).ip)
 
     def target(self) -> SshTarget:
         key = wait_for_ssh(self.address, private_key_file=str(self.key), timeout_s=60, on_line=lambda _: None)
@@ -129,7 +91,7 @@ class Guest:
         uv = CHECKOUT / ".cache" / "uv" / "bin" / "uv"
         usual = {
             "source": source,
-            "git_url": self.git_url,
+            "git_url": self.repository_url,
             "git_tag": self.release.tag,
             "git_commit": self.release.commit,
             "uv_binary": str(uv) if uv.exists() else None,
@@ -161,41 +123,10 @@ class Guest:
 @contextlib.contextmanager
 def a_guest(state: Path, home: str = HOME) -> Iterator[Guest]:
     """A lab in the folder `state`, its container running with the volume at `home`; ended with the block."""
-    place = Place.of(state)
-    network = Network(place)
-    runtime = LxcRuntime(place, network)
-    key = state / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    with contextlib.ExitStack() as stack:
-        plan = network.up()
-        stack.callback(network.down)
-        stack.callback(runtime.end_all)
-        model = LabModel(str(plan.gateway), 8100, MODEL_KEY, state / "model.log")
-        model.start()
-        stack.callback(model.stop)
-        source = ensure_standin(CHECKOUT / ".cache" / "lab-sources", lambda _: None)
-        git = GitDaemon(place, str(plan.gateway), source.repository.parent)
-        git.start()
-        stack.callback(git.stop)
-        volume = state / "vm-999-disk-1.raw"
-        runtime.format_volume(volume, 4 << 30, root_owner=100000, log=lambda _: None)
-        root = state / "vm-105-disk-0.raw"
-        spec = GuestSpec(
-            "pve",
-            105,
-            "hermes",
-            4096,
-            512,
-            (Mount("rootfs", "/", root),),
-            (Interface("eth0", "vmbr0", "BC:24:11:00:00:05", str(plan.fixed(105)), str(plan.gateway)),),
-            cores=2,
-            nesting=True,
-        )
-        made = Guest(runtime, plan, spec, key, root, volume, model, git.url(source), source, home)
-        made.up()
-        yield made
-        if made.running:
-            runtime.kill(spec)
+    source = ensure_standin(CHECKOUT / ".cache" / "lab-sources", lambda _: None)
+    make = partial(Guest, source=source)
+    with a_bench(make, state, home, model_key=MODEL_KEY, repository=source.repository) as guest:
+        yield guest
 
 
 def made_of(

@@ -103,6 +103,21 @@ def test_rules_end_by_refusing_what_comes_from_guests() -> None:
     assert "ip daddr 10.64.5.1 tcp dport { 8100, 9418 } accept" in statements
 
 
+def test_a_closed_network_leads_to_the_labs_services_alone() -> None:
+    plan = Plan(IPv4Network("10.64.5.0/24"))
+    text = ruleset("t1", "hlab1", plan, (8100, 9418), closed=True)
+    host, between = (text.split(f"chain {name} {{")[1].split("}\n")[0] for name in ("host", "between"))
+    assert "ip daddr 10.64.5.1 tcp dport { 8100, 9418 } accept" in text
+    assert "th dport 53 reject" in text
+    assert "th dport 53 accept" not in text
+    # Nothing is let through because it was begun before.
+    assert [line.strip() for line in between.splitlines()[2:] if line.strip()] == [
+        'iifname "hlab1" oifname != "hlab1" reject'
+    ]
+    assert "chain" not in host
+    assert 'oifname "hlab*" drop' in ruleset("t1", "hlab1", plan)
+
+
 def test_name_service_listens_on_the_bridge_alone() -> None:
     text = dnsmasq_configuration("hlab1", Plan(IPv4Network("10.64.5.0/24")), 1400, Path("/run/x")).splitlines()
     assert "interface=hlab1" in text

@@ -1,0 +1,347 @@
+"""A release tried before it is trusted: what is taken of the settings, what is asked, and what is concluded."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import zipfile
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from components.agent import configure_inputs
+from provisioning.models import ConfigureInputs, ModelEndpoint
+from provisioning.phases import render_configure
+from tests.unit.test_settings import MODEL, read
+from trial import __main__ as command
+from trial import look, unpack
+from trial.decisions import (
+    PLACEHOLDER,
+    Database,
+    Held,
+    Running,
+    Verdict,
+    agent_notes,
+    changes,
+    detached,
+    faults_of_arguments,
+    left_out,
+    lost,
+    usable_settings,
+)
+
+LAB = ModelEndpoint(base_url="http://10.64.0.1:8100/v1", name="lab-model", api_key=SecretStr("key"))
+BEFORE = Held(
+    sessions=frozenset({"a", "b"}),
+    messages=8,
+    memories={"SOUL.md": "1", "memories/MEMORY.md": "2"},
+    cron=frozenset({"job"}),
+    skills=frozenset({"skills/mine"}),
+    databases={"state.db": Database("22", "wal", True)},
+    config_version=33,
+)
+OLD = Running("0.19.0", "3.11.2", frozenset({"127.0.0.1:8642"}), 300, 33, frozenset(), True, 0)
+
+
+# ---- the settings ---------------------------------------------------------------------------------------------------
+
+
+def test_no_secret_of_a_stack_file_gets_into_a_trial() -> None:
+    given = {
+        "hermes-homelab:agentModel": "m",
+        "hermes-homelab:agentModelKey": {"secure": "v1:abc"},
+        "hermes-homelab:agentTelegramToken": {"secure": "v1:abc"},
+        "hermes-homelab:agentSecretEnvironment": {"LITELLM_KEY": {"secure": "v1:abc"}, "PLAIN": "sk-in-clear"},
+        "hermes-homelab:apiToken": "in-clear",
+    }
+    found = usable_settings(given, "hermes-homelab")
+    assert found == {"agentModel": "m", "agentSecretEnvironment": {"LITELLM_KEY": PLACEHOLDER, "PLAIN": PLACEHOLDER}}
+
+
+def configured(**given: Any) -> ConfigureInputs:
+    settings = read("cattle", **{**MODEL, **given})
+    assert settings.cattle is not None
+    assert settings.agent is not None
+    return configure_inputs(settings.cattle, settings.agent, {"directory": "/opt/hermes/x"})
+
+
+FULL = {
+    "agentModelUrl": "",
+    "agentModelProvider": "litellm",
+    "agentProviders": {"litellm": {"base_url": "http://192.0.2.1:4000/v1", "key_env": "LITELLM_KEY"}},
+    "agentSecretEnvironment": {"LITELLM_KEY": "sk-true-secret", "TELEGRAM_BOT_TOKEN": "123456789:" + "A" * 35},
+    "agentEnvironment": {"TELEGRAM_ALLOWED_USERS": "1", "MINE": "x"},
+    "agentMcpServers": {"house": {"url": "https://house.example.org/mcp"}},
+    "agentFallbackModels": [{"provider": "litellm", "model": "small"}],
+    "agentSettings": {"agent": {"max_turns": 9}},
+}
+
+
+def test_nothing_of_a_detached_configuration_leads_out_of_the_lab() -> None:
+    inputs = detached(configured(**FULL), LAB)
+    plan = render_configure(inputs)
+    text = "\n".join(file.content.decode() for file in plan.files if file.path == "inputs.json")
+    parameters = json.loads(text)
+    assert parameters["config"]["model"]["base_url"] == "http://10.64.0.1:8100/v1"
+    assert parameters["config"]["mcp_servers"]["house"]["enabled"] is False
+    assert parameters["config"]["agent"] == {"max_turns": 9}
+    assert parameters["environment"]["MINE"] == "x"
+    assert "TELEGRAM" not in text
+    assert set(plan.secrets.values()) <= {PLACEHOLDER, "key"}
+    assert "fallback_providers" not in parameters["config"]
+
+
+def test_what_could_not_be_tried_is_told() -> None:
+    told = "\n".join(left_out(configured(**FULL)))
+    for what in ("model endpoint", "network", "house", "messengers", "fallback"):
+        assert what in told
+    assert "messengers" not in "\n".join(left_out(configured()))
+
+
+@pytest.mark.parametrize(
+    ("tag", "commit", "over", "count"),
+    [
+        ("v2026.8.16.2", "7" * 40, None, 0),
+        ("v2026.8.16.2", "7" * 40, ("v2026.7.20", "3" * 40), 0),
+        ("v2026.8.16.2", "7" * 12, None, 1),
+        ("--upload-pack=x", "main", ("v1", "x"), 3),
+    ],
+)
+def test_a_tag_and_a_full_commit_are_asked_for(tag: str, commit: str, over: Any, count: int) -> None:
+    assert len(faults_of_arguments(tag, commit, over)) == count
+
+
+def options(**given: Any) -> Any:
+    argv = [given.pop("tag", "v-new"), given.pop("commit", "b" * 40)]
+    for name, value in given.items():
+        argv += [f"--{name}", *(value if isinstance(value, tuple) else [value])]
+    return command.parser().parse_args(argv)
+
+
+GIT = {**MODEL, "agentSource": "git", "agentTag": "v-old", "agentCommit": "a" * 40, "agentVersion": "0.19.0"}
+
+
+def test_the_releases_are_the_stacks_and_the_one_that_is_tried() -> None:
+    old, new = command.releases_of(read("cattle", **GIT), options(version="0.20.3"), "git://10.64.0.1:9418/x.git")
+    assert (old.git_tag, old.version, new.git_tag, new.version) == ("v-old", "0.19.0", "v-new", "0.20.3")
+    assert {old.git_url, new.git_url} == {"git://10.64.0.1:9418/x.git"}
+    old, new = command.releases_of(read("cattle", **{**GIT, "agentSource": "pypi"}), options(), None)
+    assert (old.source, new.source, new.version) == ("pypi", "git", None)
+    old, _ = command.releases_of(read("cattle", **GIT), options(**{"from": ("v-older", "c" * 40)}), None)
+    assert (old.git_tag, old.git_commit, old.version) == ("v-older", "c" * 40, None)
+
+
+def test_the_release_that_runs_and_another_mode_are_refused() -> None:
+    with pytest.raises(command.TrialError, match="runs already"):
+        command.releases_of(read("cattle", **GIT), options(commit="a" * 40), None)
+    image = {"agentMode": "docker", "agentImage": f"example.org/hermes:v1@sha256:{'0' * 64}", "agentDashboard": "false"}
+    with pytest.raises(command.TrialError, match="bare-metal mode only"):
+        command.releases_of(read("cattle", **{**GIT, **image}), options(), None)
+
+
+# ---- what is concluded ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (replace(BEFORE, sessions=frozenset({"a"})), "1 of 2 sessions are gone"),
+        (replace(BEFORE, messages=7), "1 of 8 messages are gone"),
+        (replace(BEFORE, cron=frozenset()), "1 of 1 cron jobs are gone"),
+        (replace(BEFORE, memories={"SOUL.md": "1", "memories/MEMORY.md": "3"}), "memories/MEMORY.md"),
+        (replace(BEFORE, memories={"SOUL.md": "1"}), "memories/MEMORY.md"),
+        (replace(BEFORE, databases={}), "databases are gone: state.db"),
+        (replace(BEFORE, databases={"state.db": Database("26", "wal", False)}), "state.db is damaged"),
+    ],
+)
+def test_what_is_lost_is_a_reason_to_say_no(after: Held, reason: str) -> None:
+    (told,) = lost(BEFORE, after)
+    assert reason in told
+
+
+def test_what_comes_on_top_is_no_loss() -> None:
+    more = replace(BEFORE, sessions=BEFORE.sessions | {"c"}, messages=11, skills=frozenset())
+    assert lost(BEFORE, more) == []
+    assert lost(BEFORE, BEFORE) == []
+
+
+def test_what_changes_is_told() -> None:
+    new = Running(
+        "0.20.3", "3.14.0", frozenset({"127.0.0.1:8642", "0.0.0.0:9999"}), 264, 37, frozenset({"agent.x"}), False, 82
+    )
+    after = replace(
+        BEFORE,
+        databases={"state.db": Database("26", "delete", True), "new.db": Database("1", "delete", True)},
+        unknown_keys=frozenset({"mine"}),
+        skills=frozenset({"skills/mine", "skills/theirs"}),
+    )
+    told = "\n".join(changes(OLD, new, BEFORE, after))
+    for words in (
+        "Python 3.11.2 -> 3.14.0",
+        "config.yaml 33 -> 37",
+        "listens on 0.0.0.0:9999",
+        "does not know: agent.x",
+        "config.yaml that it does not know: mine",
+        "without a web interface",
+        "1 skills more",
+        "bundled skills 0 -> 82",
+        "state.db: schema 22 -> 26",
+        "state.db: journal mode wal -> delete",
+        "new.db is new",
+    ):
+        assert words in told
+    assert changes(OLD, OLD, BEFORE, BEFORE) == []
+
+
+def test_a_verdict_in_words_and_as_a_status() -> None:
+    verdict = Verdict("0.20.3 (v1, 7339f5f1)", "0.19.0", "on a copy of x", True, proved=["one"], figures={"MB": 264.0})
+    assert verdict.status == 0
+    assert verdict.text().splitlines()[0] == "YES: 0.20.3 (v1, 7339f5f1) over 0.19.0, on a copy of x"
+    verdict.answer, verdict.reasons = False, ["it says no\nand more"]
+    assert verdict.status == 1
+    assert "    - it says no\n      and more" in verdict.text()
+    verdict.answer = None
+    assert verdict.status == 2
+    assert json.loads(verdict.as_json())["status"] == 2
+
+
+def test_of_a_log_the_lines_about_the_users_settings_are_notes() -> None:
+    log = [
+        "managed scope: /etc/hermes/config.yaml written",
+        "config.yaml: schema 33 to 37",
+        "config.yaml: delegation.max_iterations: 50 -> 250",
+        "home: config.yaml: what was there is kept in /x",
+        "warning: the agent 0.20.3 knows no setting x",
+    ]
+    assert agent_notes(log) == [log[1], log[2], log[4]]
+
+
+# ---- the copy of a home ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A home as a user may have copied it."""
+    home = tmp_path / "theirs"
+    (home / "memories").mkdir(parents=True)
+    (home / "memories" / "MEMORY.md").write_text("the cat is called Miez")
+    (home / "config.yaml").write_text("_config_version: 33\nmine: 1\n")
+    (home / "cron").mkdir()
+    (home / "cron" / "jobs.json").write_text('{"jobs": [{"id": "abc", "next": {"id": 7}}]}')
+    with closing(sqlite3.connect(home / "state.db")) as database, database:
+        database.execute("PRAGMA journal_mode=WAL")
+        for statement in (
+            "CREATE TABLE schema_version (version)",
+            "INSERT INTO schema_version VALUES (22)",
+            "CREATE TABLE sessions (id)",
+            "INSERT INTO sessions VALUES ('s1'), ('s2')",
+            "CREATE TABLE messages (id)",
+            "INSERT INTO messages VALUES (1), (2), (3)",
+        ):
+            database.execute(statement)
+    return home
+
+
+def archived(form: str, theirs: Path, above: str, target: Path) -> Path:
+    if form == "zip":
+        with zipfile.ZipFile(target, "w") as opened:
+            for path in theirs.rglob("*"):
+                opened.write(path, f"{above}{path.relative_to(theirs)}")
+        return target
+    with tarfile.open(target, "w:gz" if form == "gz" else "w:") as tar:
+        tar.add(theirs, arcname=above.rstrip("/") or ".")
+    return target
+
+
+@pytest.mark.parametrize("form", ["", "gz", "zip"])
+@pytest.mark.parametrize("above", ["", "home/hermes/.hermes/"])
+def test_a_home_is_found_in_each_form_of_archive(tmp_path: Path, theirs: Path, form: str, above: str) -> None:
+    home = tmp_path / "guest" / ".hermes"
+    (home / "memories").mkdir(parents=True)  # as baseline has made it
+    with archived(form, theirs, above, tmp_path / "archive").open("rb") as archive:
+        assert unpack.put(archive, home) == 4
+    assert (home / "memories" / "MEMORY.md").read_text() == "the cat is called Miez"
+    assert list(home.parent.iterdir()) == [home]
+
+
+def test_a_backup_of_the_stacks_is_taken_as_it_lies(
+    tmp_path: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "known_keys", lambda: {"agent"})
+    backup = tmp_path / "20260101T000000Z-0.19.0"
+    backup.mkdir()
+    theirs.rename(backup / "data")
+    (backup / "manifest.json").write_text("{}")
+    (backup / "data" / "link").symlink_to("config.yaml")
+    archive, home = command.archive_of(backup, tmp_path), tmp_path / "guest" / ".hermes"
+    home.mkdir(parents=True)
+    with archive.open("rb") as stream:
+        unpack.put(stream, home)
+    assert (home / "link").readlink() == Path("config.yaml")
+    found = Held.of(look.look(home))
+    assert found.sessions == {"s1", "s2"}
+    assert found.messages == 3
+    assert found.cron == {"abc", "7"}
+    assert found.config_version == 33
+    assert found.databases == {"state.db": Database("22", "wal", True)}
+    assert set(found.memories) == {"memories/MEMORY.md"}
+    assert found.unknown_keys == {"mine"}
+
+
+def hostile() -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, kind, linked in (
+            ("../../escaped", tarfile.REGTYPE, ""),
+            ("/var/escaped", tarfile.REGTYPE, ""),
+            ("up", tarfile.SYMTYPE, "../.."),
+            ("root", tarfile.SYMTYPE, "/"),
+            ("root/escaped", tarfile.REGTYPE, ""),
+            ("device", tarfile.CHRTYPE, ""),
+            ("config.yaml", tarfile.REGTYPE, ""),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode = kind, linked, 0o4777
+            tar.addfile(member)
+    return made.getvalue()
+
+
+def test_an_archive_leads_nowhere_else(tmp_path: Path) -> None:
+    home = tmp_path / "guest" / ".hermes"
+    home.mkdir(parents=True)
+    unpack.put(io.BytesIO(hostile()), home)
+    assert sorted(path.name for path in home.iterdir()) == ["config.yaml", "root"]
+    assert (home / "root").is_dir()
+    assert not (home / "root").is_symlink()
+    assert (home / "config.yaml").stat().st_mode & 0o7777 == 0o700
+    assert not list(tmp_path.rglob("escaped*")) or [home / "root" / "escaped"] == list(tmp_path.rglob("escaped*"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b broken"])
+def test_what_is_no_archive_is_told_in_words(tmp_path: Path, content: bytes) -> None:
+    home = tmp_path / ".hermes"
+    argv = [sys.executable, "-IB", str(Path(unpack.__file__)), str(home)]
+    done = subprocess.run(argv, input=content, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("error: the copy of the home can't be used")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_an_archive_without_a_home_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "other").write_text("")
+    with pytest.raises(ValueError, match="holds no home"):
+        unpack.home_in(tmp_path)
+
+
+def test_a_backup_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(command.TrialError, match="there is no backup"):
+        command.archive_of(tmp_path / "none", tmp_path)

@@ -1,0 +1,475 @@
+"""scripts/try-release: see docs/operations.md, "Upgrade the agent"."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import yaml
+from pydantic import SecretStr, ValidationError
+
+from components.agent import agent_inputs, baseline_inputs, configure_inputs
+from components.settings import NO_AGENT, Settings, load
+from lab.bench import VOLUME_SIZE, Bench, a_bench, clear
+from lab.instance import CACHE, CHECKOUT
+from lab.place import LabError
+from lab.runtime import RuntimeFault
+from lab.services.model import MODEL
+from lab.services.source import ensure_source
+from provisioning.errors import ProvisioningError
+from provisioning.job import LargeFile, PayloadFile, sha256_of
+from provisioning.models import AgentInputs, ConfigureInputs, ModelEndpoint, VerifyInputs
+from provisioning.phases import (
+    PhasePlan,
+    probe_of,
+    render_agent,
+    render_backups,
+    render_baseline,
+    render_configure,
+    render_verify,
+    run_phase,
+)
+from provisioning.ssh import SshTarget, connect, wait_for_ssh
+from proxmox.errors import Faults
+from trial.decisions import (
+    Held,
+    Running,
+    Verdict,
+    agent_notes,
+    changes,
+    detached,
+    faults_of_arguments,
+    left_out,
+    lost,
+    usable_settings,
+)
+
+STATE = CACHE / "try-release"
+PHASE_SECONDS = 1800.0
+BACKUP_SECONDS = 1800.0
+OWN = Path(__file__).resolve().parent
+# The settings' reader wants an endpoint and a token; a trial speaks to no Proxmox.
+NOBODY = {
+    "PROXMOX_VE_ENDPOINT": "https://proxmox.invalid:8006",
+    "PROXMOX_VE_API_TOKEN": "nobody@pve!none=00000000-0000-0000-0000-000000000000",
+}
+
+
+class TrialError(Exception):
+    """The trial can't be made, or can't judge; the text says why."""
+
+
+def say(text: str) -> None:
+    print(f"try-release: {text}", flush=True)
+
+
+# ---- what is asked for ----------------------------------------------------------------------------------------------
+
+
+def settings_of(stack: str) -> Settings:
+    """The settings of a stack, by its file and without its secrets. TrialError, with all faults."""
+    project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())
+    named = os.environ.get("PULUMI_OPTION_CONFIG_FILE")
+    file = Path(named) if named else CHECKOUT / f"Pulumi.{stack}.yaml"
+    try:
+        given = (yaml.safe_load(file.read_text()) or {}).get("config") or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise TrialError(f"the settings {file} can't be read: {error}") from None
+    config = {key: entry["default"] for key, entry in project["config"].items()}
+    config |= usable_settings(given, project["name"])
+    # Nothing of the stack's own surroundings is looked at: a certificate's file or a password may be elsewhere.
+    try:
+        return load(
+            stack=stack,
+            config={key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
+            in_clear=frozenset(),
+            environment={**os.environ, **NOBODY},
+            known=frozenset(project["config"]),
+        )
+    except Faults as faults:
+        raise TrialError(str(faults)) from None
+
+
+def releases_of(settings: Settings, options: argparse.Namespace, url: str | None) -> tuple[AgentInputs, AgentInputs]:
+    """The release that runs and the one that is tried. TrialError when they are the same."""
+    if settings.agent is None or settings.agent.mode == NO_AGENT:
+        raise TrialError(f"stack {settings.stack} has no agent")
+    if settings.agent.mode != "bare-metal":
+        raise TrialError(
+            "a release is tried in bare-metal mode only. Another image is proved by the update itself, and taken back "
+            "when it does not answer."
+        )
+    present = agent_inputs(settings.agent).model_dump()
+    if url is not None:
+        present["git_url"] = url
+    if options.over:
+        present |= {"source": "git", "git_tag": options.over[0], "git_commit": options.over[1], "version": None}
+    wanted = {
+        **present,
+        "source": "installer" if present["source"] == "installer" else "git",
+        "git_tag": options.tag,
+        "git_commit": options.commit,
+        "version": options.version,
+    }
+    try:
+        old, new = AgentInputs.model_validate(present), AgentInputs.model_validate(wanted)
+    except ValidationError as error:
+        raise TrialError(f"the releases can't be used: {error}") from None
+    if old.source == new.source and old.git_commit == new.git_commit:
+        raise TrialError(f"{options.tag} is what the stack runs already. What it is an update of: --from TAG COMMIT")
+    return old, new
+
+
+def archive_of(backup: Path, folder: Path) -> Path:
+    """A file that trial/unpack.py takes: the archive itself, or a tar of the folder. Links are not followed."""
+    if backup.is_file():
+        return backup
+    if not backup.is_dir():
+        raise TrialError(f"there is no backup {backup}: name a folder, or a tar or zip file")
+    target = folder / "home.tar"
+    with tarfile.open(target, "w") as tar:
+        tar.add(
+            backup, arcname="home", filter=lambda each: each if each.isfile() or each.isdir() or each.issym() else None
+        )
+    return target
+
+
+# ---- the place ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def a_place() -> Iterator[Path]:
+    """The trial's folder, empty; what one that was killed has left is cleared away first. One trial at a time."""
+    STATE.parent.mkdir(parents=True, exist_ok=True)
+    with STATE.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TrialError("another trial is under way in this checkout. Wait for its end.") from None
+        _clear()
+        STATE.mkdir(mode=0o700)
+        try:
+            yield STATE
+        finally:
+            _clear()
+
+
+def _clear() -> None:
+    if not STATE.exists():
+        return
+    clear(STATE)
+    mounts = Path("/proc/self/mounts").read_text()
+    if f" {STATE}/" in mounts:
+        raise TrialError(f"something is still mounted below {STATE}; unmount it, then try again")
+    shutil.rmtree(STATE)
+
+
+def end_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
+    """As an exception, so that everything is cleared away."""
+    raise SystemExit(128 + number)
+
+
+# ---- the trial ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Build:
+    """What the agent phase has installed."""
+
+    directory: str
+    version: str
+
+    @classmethod
+    def of(cls, results: dict[str, Any]) -> Build:
+        return cls(str(results["directory"]), str(results["version"]))
+
+
+class Trial:
+    """One container, two releases, one copy of a home."""
+
+    def __init__(self, bench: Bench, settings: Settings, verdict: Verdict, key: str) -> None:
+        self.bench = bench
+        self.settings = settings
+        self.verdict = verdict
+        self.endpoint = ModelEndpoint(base_url=bench.model.base_url, name=MODEL, api_key=SecretStr(key))
+        self.heard: list[str] = []
+
+    # --- the guest ---
+
+    def target(self) -> SshTarget:
+        where, key = self.bench.address, str(self.bench.key)
+        found = wait_for_ssh(where, private_key_file=key, timeout_s=120, on_line=lambda _: None)
+        return SshTarget(where, found, private_key_file=key)
+
+    def run(self, plan: PhasePlan, timeout_s: float = PHASE_SECONDS) -> dict[str, Any]:
+        """Carry out a phase; its lines are shown, and remembered in `heard`."""
+        self.heard = []
+
+        def hear(line: str) -> None:
+            self.heard.append(line)
+            print(f"  {line}", flush=True)
+
+        return run_phase(self.target(), plan, on_line=hear, timeout_s=timeout_s).outputs
+
+    def shell(self, command: str, timeout_s: float = 300) -> str:
+        """What a command prints that root runs in the guest; it has to succeed."""
+        with closing(connect(self.target())) as connection:
+            done = connection.run(command, timeout_s=timeout_s)
+        if done.status != 0:
+            raise TrialError(f"`{command[:60]}` failed in the trial's container: {done.words}")
+        return done.text
+
+    # --- its steps ---
+
+    def configuration(self, directory: str) -> ConfigureInputs:
+        cattle, agent = self.settings.cattle, self.settings.agent
+        assert cattle is not None  # noqa: S101 - a stack with an agent is a cattle
+        assert agent is not None  # noqa: S101 - releases_of has looked
+        return detached(configure_inputs(cattle, agent, {"directory": directory}), self.endpoint)
+
+    def switch_to(self, directory: str) -> dict[str, Any]:
+        """Have it run: an update when something else ran before, with all its proofs."""
+        return self.run(render_configure(self.configuration(directory)))
+
+    def verify(self, build: Build, **more: Any) -> None:
+        probe = probe_of(self.configuration(build.directory)).model_dump() | {"version": build.version, **more}
+        self.run(render_verify(VerifyInputs.model_validate(probe)))
+
+    def bring_home(self, archive: Path, inputs: ConfigureInputs) -> None:
+        """The copy, in the place of the home. As the agent's user: an archive is somebody else's."""
+        large = LargeFile(archive, sha256_of(archive), mode=0o600)
+        stored = f"/var/lib/hermes-provision/store/{large.sha256}"
+        script = (
+            "#!/bin/sh\nset -eu\n"
+            f'exec runuser --user {inputs.user} -- python3 -IB -c "$(cat "$HP_JOB/unpack.py")" '
+            f"{shlex.quote(inputs.hermes_home)} <{stored}\n"
+        )
+        files = (
+            PayloadFile("main", script.encode(), 0o700),
+            PayloadFile("unpack.py", (OWN / "unpack.py").read_bytes()),
+        )
+        self.run(PhasePlan("home", files, {}, large.sha256, {}, (large,)))
+
+    def look(self, directory: str) -> Held:
+        """What the home holds, in the eyes of the release in `directory`."""
+        inputs = self.configuration(directory)
+        program = shlex.quote((OWN / "look.py").read_text(encoding="utf-8"))
+        environment = (
+            f"HOME={inputs.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 "
+            f"PYTHONPATH={directory}/hermes-agent"
+        )
+        python = f"{directory}/venv/bin/python"
+        as_user = f"runuser --user {inputs.user} -- env -i {environment}"
+        command = f"cd / && {as_user} {python} -c {program} {inputs.hermes_home}"
+        try:
+            return Held.of(json.loads(self.shell(command).strip().rpartition("\n")[2]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise TrialError(f"what the home holds can't be read: {error!r}") from None
+
+    def running(self, build: Build, configured: dict[str, Any]) -> Running:
+        """What runs now."""
+        directory = build.directory
+        record = json.loads(self.shell(f"cat {directory}/install.json"))
+        skills = f"find {directory} -path '*/skills/*' -name SKILL.md -not -path '*/optional-skills/*' | wc -l"
+        exe = "/proc/$(systemctl show --property=MainPID --value hermes-gateway.service)/exe"
+        return Running(
+            version=build.version,
+            python=self.shell(f'"$(readlink --canonicalize {exe})" --version').strip().removeprefix("Python "),
+            ports=frozenset(self.shell("ss --no-header --listening --tcp --numeric | awk '{print $4}'").split()),
+            megabytes=int(self.shell(f"du --summarize --block-size=1M {directory}").split()[0]),
+            schema=int(record["config_version"]),
+            unknown_settings=frozenset(configured.get("unknown_settings") or ()),
+            dashboard_available=bool(record.get("dashboard_available")),
+            bundled_skills=int(self.shell(skills)),
+        )
+
+    def begin_home(self, build: Build) -> None:
+        """What somebody who has used the agent would have: sessions, a memory, a cron job, a file of his own."""
+        word = f"heron-{secrets.token_hex(3)}"
+        self.verify(build, prompt=f"remember: the trial's bird is {word}", expect="")
+        self.verify(build, prompt="what do you remember?", expect=word)
+        self.shell("cd / && hermes cron create 'every 30d' 'say hello' --name trial --deliver local")
+
+    # --- the whole ---
+
+    def judge(self, old_inputs: AgentInputs, new_inputs: AgentInputs, archive: Path | None) -> None:
+        """Fill in the verdict. TrialError or ProvisioningError when it can't be had."""
+        cattle, agent = self.settings.cattle, self.settings.agent
+        assert cattle is not None  # noqa: S101 - a stack with an agent is a cattle
+        assert agent is not None  # noqa: S101 - releases_of has looked
+        say("the container's packages and account")
+        self.run(render_baseline(baseline_inputs(cattle, agent).model_copy(update={"home_on_root": False})))
+        say("installing what it is an update of")
+        first = Build.of(self.run(render_agent(old_inputs)))
+        self.verdict.over = first.version
+        say(f"installing the release, {new_inputs.git_tag}")
+        began = time.monotonic()
+        try:
+            second = Build.of(self.run(render_agent(new_inputs)))
+        except ProvisioningError as error:
+            self._no(f"it can't be installed: {error}")
+            return
+        self.verdict.figures["seconds of its installation"] = round(time.monotonic() - began, 1)
+        self.verdict.release = f"{second.version} ({new_inputs.git_tag}, {new_inputs.git_commit[:8]})"
+        self.verdict.proved.append("installed from its pinned commit, beside the old one")
+        say("cutting the container off from every network but the lab's model")
+        self.bench.network.close()
+        old, before = self._settle(first, archive)
+        backup = self._update(first, second, old, before)
+        if backup is not None:
+            self._go_back(first, before, backup)
+
+    def _settle(self, first: Build, archive: Path | None) -> tuple[Running, Held]:
+        """The stack as it is now: the old release on the home. It has to work, or nothing can be concluded."""
+        if archive is not None:
+            say("bringing in the copy of the home")
+            self.bring_home(archive, self.configuration(first.directory))
+        say(f"{first.version} on it, as the stack has it now")
+        settled = self.switch_to(first.directory)
+        if archive is None:
+            self.begin_home(first)
+        self.verify(first)
+        held = self.look(first.directory)
+        if not all(each.sound for each in held.databases.values()):
+            raise TrialError("the copy of the home has damaged databases; nothing can be concluded from it")
+        return self.running(first, settled), held
+
+    def _update(self, first: Build, second: Build, old: Running, before: Held) -> str | None:
+        """The backup from before it; None when the verdict is no."""
+        say(f"the update to {second.version}")
+        try:
+            updated = self.switch_to(second.directory)
+            notes = agent_notes(self.heard)
+            self.verify(second)
+        except ProvisioningError as error:
+            self._no(str(error))
+            self._after_failure(first, before)
+            return None
+        new, after = self.running(second, updated), self.look(second.directory)
+        self.verdict.figures["seconds offline"] = float(updated.get("offline_seconds") or 0)
+        self.verdict.figures["MB of its installation"] = new.megabytes
+        self.verdict.proved.append("the update: gateway, version, a real prompt, the dashboard where there is one")
+        self.verdict.changes = [*notes, *changes(old, new, before, after)]
+        if gone := lost(before, after):
+            self._no(*gone)
+            return None
+        held = f"{len(before.sessions)} sessions, {before.messages} messages, {len(before.memories)} memories"
+        self.verdict.proved.append(f"kept: {held}, {len(before.cron)} cron jobs")
+        return str(updated["backup"])
+
+    def _go_back(self, first: Build, before: Held, backup: str) -> None:
+        say(f"the way back to {first.version}")
+        try:
+            self.switch_to(first.directory)
+            self.run(render_backups("restore", backup, request=secrets.token_hex(16)), BACKUP_SECONDS)
+            self.verify(first)
+        except ProvisioningError as error:
+            self._no(f"there is no way back: {error}")
+            return
+        if gone := lost(before, self.look(first.directory)):
+            self._no(*[f"after the way back: {reason}" for reason in gone])
+            return
+        self.verdict.proved.append(f"the way back to {first.version} and its data, by the backup from before")
+        self.verdict.answer = True
+
+    def _no(self, *reasons: str) -> None:
+        self.verdict.answer = False
+        self.verdict.reasons += reasons
+
+    def _after_failure(self, first: Build, before: Held) -> None:
+        """A failed update has to be taken back, with nothing lost."""
+        say(f"whether {first.version} serves again")
+        self.verify(first)
+        if gone := lost(before, self.look(first.directory)):
+            self._no(*[f"after it was taken back: {reason}" for reason in gone])
+        else:
+            self.verdict.proved.append(f"taken back: {first.version} serves, with all that it had")
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="scripts/try-release",
+        description="Try a release of the agent on a copy of a home, in the lab, before a stack is told to run it.",
+        epilog="Ends with 0 for yes, 1 for no, 2 when it can't judge. Neither the stack nor its home is touched.",
+    )
+    made.add_argument("tag", help="the release's tag")
+    made.add_argument("commit", help="the commit that the tag means, 40 hex digits")
+    made.add_argument("--version", help="what the release has to call itself (agentVersion); else its word is taken")
+    made.add_argument("--backup", type=Path, help="a copy of a home: a folder, a tar or a zip file (else one is begun)")
+    made.add_argument(
+        "--from", dest="over", nargs=2, metavar=("TAG", "COMMIT"), help="what runs now, if not the stack's"
+    )
+    made.add_argument("--stack", default="cattle", help="whose settings are tried (cattle)")
+    made.add_argument("--repository", help="an address to take both from, or `lab`: the lab's own (agentRepository)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict to FILE as well")
+    return made
+
+
+def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
+    """TrialError, ProvisioningError, LabError or RuntimeFault when the trial can't be made."""
+    if faults := faults_of_arguments(options.tag, options.commit, options.over):
+        raise TrialError("\n".join(faults))
+    if os.geteuid() != 0:
+        raise TrialError("real containers need root: use sudo")
+    settings = settings_of(options.stack)
+    releases_of(settings, options, None)
+    if settings.cattle is None:
+        raise TrialError(f"stack {options.stack} is no cattle")
+    source = ensure_source(CACHE / "lab-sources", say) if options.repository == "lab" else None
+    key = secrets.token_urlsafe(32)
+    with a_place() as folder:
+        archive = None if options.backup is None else archive_of(options.backup, folder)
+        size = max(VOLUME_SIZE, 6 * archive.stat().st_size if archive else 0)
+        repository = None if source is None else source.repository
+        say("a container in the lab")
+        with a_bench(
+            Bench, folder, settings.cattle.mount_path, model_key=key, repository=repository, volume_size=size
+        ) as bench:
+            url = options.repository if source is None else bench.git_url(source.repository)
+            old, new = releases_of(settings, options, url)
+            trial = Trial(bench, settings, verdict, key)
+            verdict.left_out = left_out(configure_inputs(settings.cattle, settings.agent, {})) if settings.agent else []
+            trial.judge(old, new, archive)
+
+
+def main() -> int:
+    options = parser().parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end_by_signal)
+    home = f"on a copy of {options.backup}" if options.backup else "on a home that was begun for it"
+    verdict = Verdict(f"{options.tag} ({options.commit[:8]})", "what the stack runs", home)
+    try:
+        attempt(options, verdict)
+    except (TrialError, ProvisioningError, LabError, RuntimeFault) as error:
+        verdict.answer = None
+        verdict.reasons.append(str(error))
+    except KeyboardInterrupt:
+        print("try-release: ended; all of it was cleared away", file=sys.stderr)
+        return 130
+    print()
+    print(verdict.text())
+    if options.json:
+        options.json.write_text(verdict.as_json(), encoding="utf-8")
+    return verdict.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""What a trial asks for and what it concludes: pure, from what was read to words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretStr
+
+from components.settings import SECRET_KEYS
+from provisioning.models import ApiServer, ConfigureInputs, Dashboard, ModelEndpoint
+
+PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
+"""Stands for each secret of the settings: a trial needs none, and must be able to lose what it has."""
+COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+MESSENGERS = re.compile(r"(TELEGRAM|DISCORD|SLACK|SIGNAL|WHATSAPP|MATRIX)_")
+
+
+def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
+    """A stack file's keys without the project's name; what is stored encrypted is left out or stands as PLACEHOLDER.
+
+    Of a secret object the names stay, because others refer to them (`key_env`, `${NAME}`).
+    """
+    found: dict[str, Any] = {}
+    for full, value in given.items():
+        key = full.removeprefix(f"{project}:")
+        if key not in SECRET_KEYS:
+            found[key] = value
+        elif isinstance(value, dict) and value.keys() != {"secure"}:
+            found[key] = dict.fromkeys(value, PLACEHOLDER)
+    return found
+
+
+def detached(inputs: ConfigureInputs, endpoint: ModelEndpoint) -> ConfigureInputs:
+    """The configuration of a stack as a trial has it: its settings, and nothing that leads out of the lab.
+
+    The model is the lab's. Messengers, a provider to log in with, folders of a node and every true secret are left out;
+    MCP servers are declared and not started.
+    """
+    secrets = {name: SecretStr(PLACEHOLDER) for name in inputs.secret_environment if not MESSENGERS.match(name)}
+    environment = {name: value for name, value in inputs.environment.items() if not MESSENGERS.match(name)}
+    servers = {name: {**server, "enabled": False} for name, server in inputs.mcp_servers.items()}
+    return inputs.model_copy(
+        update={
+            "home_on_root": False,
+            "writable": (),
+            "model": endpoint,
+            "fallback_models": (),
+            "auxiliary_models": {},
+            "mcp_servers": servers,
+            "environment": environment,
+            "secret_environment": secrets,
+            "auth_file": None,
+            "auth_file_overwrite": False,
+            "api_server": ApiServer(enabled=True, port=inputs.api_server.port),
+            "dashboard": Dashboard(enabled=inputs.dashboard.enabled, port=inputs.dashboard.port),
+        }
+    )
+
+
+def left_out(inputs: ConfigureInputs) -> list[str]:
+    """What of a stack's configuration a trial can't try, in words."""
+    found = ["your model endpoint (the lab's answered)", "the network, cut off but for the installation"]
+    if inputs.mcp_servers:
+        found.append(f"MCP servers, declared and not started: {', '.join(sorted(inputs.mcp_servers))}")
+    if any(MESSENGERS.match(name) for name in (*inputs.environment, *inputs.secret_environment)):
+        found.append("messengers")
+    if inputs.dashboard.enabled and inputs.dashboard.auth_required:
+        found.append("the dashboard's login")
+    if inputs.fallback_models or inputs.auxiliary_models:
+        found.append("fallback and auxiliary models")
+    if inputs.writable:
+        found.append("folders of the node")
+    return found
+
+
+# ---- what a home holds ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Database:
+    """`schema`: as its own table or `user_version` says. `sound`: SQLite's check found nothing."""
+
+    schema: str
+    mode: str
+    sound: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a home holds that must not be lost. `memories`: SHA-256 by path; `messages`: how many."""
+
+    sessions: frozenset[str] = frozenset()
+    messages: int = 0
+    memories: Mapping[str, str] = field(default_factory=dict)
+    cron: frozenset[str] = frozenset()
+    skills: frozenset[str] = frozenset()
+    databases: Mapping[str, Database] = field(default_factory=dict)
+    config_version: int | None = None
+    unknown_keys: frozenset[str] = frozenset()
+    """Top-level keys of the user's config.yaml that the agent which runs does not know."""
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Held:
+        """From what look.py prints. TypeError, KeyError or ValueError when it is something else."""
+        return cls(
+            sessions=frozenset(map(str, found["sessions"])),
+            messages=int(found["messages"]),
+            memories={str(path): str(digest) for path, digest in found["memories"].items()},
+            cron=frozenset(map(str, found["cron"])),
+            skills=frozenset(map(str, found["skills"])),
+            databases={
+                str(path): Database(str(each["schema"]), str(each["mode"]), each["sound"] is True)
+                for path, each in found["databases"].items()
+            },
+            config_version=None if found["config_version"] is None else int(found["config_version"]),
+            unknown_keys=frozenset(map(str, found["unknown_keys"])),
+        )
+
+
+def lost(before: Held, after: Held) -> list[str]:
+    """What was there before and is not after, or is damaged; each a reason to say no."""
+    found = []
+    for what in ("sessions", "cron"):
+        if gone := getattr(before, what) - getattr(after, what):
+            named = {"cron": "cron jobs"}.get(what, what)
+            found.append(f"{len(gone)} of {len(getattr(before, what))} {named} are gone")
+    if after.messages < before.messages:
+        found.append(f"{before.messages - after.messages} of {before.messages} messages are gone")
+    if changed := sorted(path for path, digest in before.memories.items() if after.memories.get(path) != digest):
+        found.append(f"not what they were: {', '.join(changed)}")
+    if gone := sorted(before.databases.keys() - after.databases.keys()):
+        found.append(f"databases are gone: {', '.join(gone)}")
+    found += [f"{path} is damaged" for path, each in sorted(after.databases.items()) if not each.sound]
+    return found
+
+
+@dataclass(frozen=True)
+class Running:
+    """A release as it runs. `ports`: where something listens; `megabytes`: of its installation."""
+
+    version: str
+    python: str
+    ports: frozenset[str]
+    megabytes: int
+    schema: int
+    unknown_settings: frozenset[str]
+    dashboard_available: bool
+    bundled_skills: int
+
+
+def changes(old: Running, new: Running, before: Held, after: Held) -> list[str]:
+    """What is different for somebody whose settings and home stay as they are."""
+    found = []
+    if old.python != new.python:
+        found.append(f"Python {old.python} -> {new.python}")
+    if old.schema != new.schema:
+        found.append(f"schema of config.yaml {old.schema} -> {new.schema}")
+    if opened := sorted(new.ports - old.ports):
+        found.append(f"listens on {', '.join(opened)}, where nothing did")
+    if closed := sorted(old.ports - new.ports):
+        found.append(f"listens no longer on {', '.join(closed)}")
+    if unknown := sorted(new.unknown_settings - old.unknown_settings):
+        found.append(f"agentSettings that it does not know: {', '.join(unknown)}")
+    if known := sorted(old.unknown_settings - new.unknown_settings):
+        found.append(f"agentSettings that it knows now: {', '.join(known)}")
+    if unknown := sorted(after.unknown_keys - before.unknown_keys):
+        found.append(f"keys of the home's config.yaml that it does not know: {', '.join(unknown)}")
+    if old.dashboard_available != new.dashboard_available:
+        found.append("it comes with a web interface" if new.dashboard_available else "it comes without a web interface")
+    if added := len(after.skills - before.skills):
+        found.append(f"{added} skills more in the home")
+    if removed := sorted(before.skills - after.skills):
+        found.append(f"skills that are no longer in the home: {', '.join(removed)}")
+    if old.bundled_skills != new.bundled_skills:
+        found.append(f"bundled skills {old.bundled_skills} -> {new.bundled_skills}")
+    for path in sorted(before.databases.keys() | after.databases.keys()):
+        found += _database_changes(path, before.databases.get(path), after.databases.get(path))
+    return found
+
+
+def _database_changes(path: str, was: Database | None, now: Database | None) -> list[str]:
+    if was is None and now is not None:
+        return [f"{path} is new (journal mode {now.mode})"]
+    if was is None or now is None or was == now:
+        return []
+    found = []
+    if was.schema != now.schema:
+        found.append(f"{path}: schema {was.schema} -> {now.schema}")
+    if was.mode != now.mode:
+        found.append(f"{path}: journal mode {was.mode} -> {now.mode}")
+    return found
+
+
+# ---- the verdict ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Verdict:
+    """`answer`: None when the trial could not judge. `reasons`: why not. `changes`: what differs, either way."""
+
+    release: str
+    over: str
+    home: str
+    answer: bool | None = None
+    reasons: list[str] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    proved: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        return {True: 0, False: 1, None: 2}[self.answer]
+
+    def text(self) -> str:
+        """For people."""
+        word = {True: "YES", False: "NO", None: "NO JUDGEMENT"}[self.answer]
+        lines = [f"{word}: {self.release} over {self.over}, {self.home}"]
+        for title, entries in (
+            ("why", self.reasons),
+            ("proved", self.proved),
+            ("what changes", self.changes),
+            ("not tried", self.left_out),
+            ("figures", [f"{name}: {value:g}" for name, value in self.figures.items()]),
+        ):
+            if entries:
+                lines += [f"  {title}:", *(_indented(entry) for entry in entries)]
+        return "\n".join(lines)
+
+    def as_json(self) -> str:
+        return json.dumps({**vars(self), "status": self.status}, indent=2) + "\n"
+
+
+def _indented(entry: str) -> str:
+    first, *rest = entry.splitlines() or [""]
+    return "\n".join([f"    - {first}", *(f"      {line}" for line in rest)])
+
+
+def faults_of_arguments(tag: str, commit: str, over: Sequence[str] | None) -> list[str]:
+    """What is wrong with a command line, each with its remedy."""
+    pairs: Iterable[tuple[str, str]] = [(tag, commit), *([(over[0], over[1])] if over else [])]
+    found = []
+    for a_tag, a_commit in pairs:
+        if not TAG.match(a_tag):
+            found.append(f"TAG {a_tag!r} is no name of a tag: write it like v2026.8.16.2")
+        if not COMMIT.match(a_commit):
+            found.append(f"COMMIT {a_commit!r} is no full commit: git ls-remote REPOSITORY 'refs/tags/{a_tag}^{{}}'")
+    return found
+
+
+def agent_notes(lines: Iterable[str]) -> list[str]:
+    """Of a configure phase's log, what it says of the user's settings."""
+    told = ("config.yaml: schema", "config.yaml: ", "warning: ")
+    return [line for line in lines if line.startswith(told) and "kept in" not in line and "migrated in" not in line]
