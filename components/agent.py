@@ -18,6 +18,7 @@ from components.phase import Phase, PhaseName
 from components.service import warnings_of as service_warnings
 from components.settings import DOCKER, AgentSettings, CattleSettings, certificates_of
 from provisioning.guest.backend import ENGINE
+from provisioning.guest.releases import ever_read_from_home
 from provisioning.models import (
     AgentInputs,
     ApiServer,
@@ -32,7 +33,6 @@ from provisioning.models import (
 )
 from provisioning.phases import (
     NOT_OF_THE_BUILD,
-    READ_FROM_HOME,
     overridden,
     pinned_config,
     probe_of,
@@ -50,7 +50,7 @@ _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 
 def baseline_inputs(cattle: CattleSettings, agent: AgentSettings) -> BaselineInputs:
     # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
-    edits = agent.mode == DOCKER and bool(agent.fallback_models or READ_FROM_HOME & agent.declared_config.keys())
+    edits = agent.mode == DOCKER and bool(agent.fallback_models or ever_read_from_home() & agent.declared_config.keys())
     editor = ("python3-ruamel.yaml",) if edits else ()
     return BaselineInputs(**account(cattle, agent), extra_packages=(*agent.extra_packages, *editor))
 

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from provisioning.compose import compose_file, container_parameters, identity, service
 from provisioning.guest.common import CONTAINER
+from provisioning.guest.releases import ever_read_from_home
 from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
 from provisioning.models import (
@@ -39,9 +40,6 @@ from provisioning.ssh import OnLine, SshTarget, connect
 
 READ_AT_START = "read_at_start"
 """The part of `declared` that tells which service would start anew."""
-
-READ_FROM_HOME = frozenset({"fallback_providers"})
-"""Keys that the gateway of 0.19.0 reads from the user's config.yaml alone (gateway/run.py, _load_fallback_model)."""
 
 AUTH_FILE = "auth.json"
 """The name under which its content travels among the secrets; no variable can be called so."""
@@ -222,7 +220,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         | {"enabled": inputs.serves_api},
         "documents": documents_of(inputs),
         "auth_file": {"declared": inputs.auth_file is not None, "overwrite": inputs.auth_file_overwrite},
-        "user_config": {key: config[key] for key in sorted(READ_FROM_HOME) if key in config},
+        "user_config": {key: config[key] for key in sorted(ever_read_from_home()) if key in config},
         "backups_kept": inputs.backups_kept,
         "unfinished_update": inputs.unfinished_update,
         "probe": probe_of(inputs).model_dump(mode="json"),
@@ -399,7 +397,7 @@ def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:
         if value:
             ours[key] = value
     if inputs.dashboard.enabled and inputs.dashboard.trusted_proxies:
-        # Read by versions after 0.19.0 (facts hermes 1, "Dashboard"); what that one reads is in managed_environment.
+        # Read by none of RELEASES yet, but by newer ones; what all read is in managed_environment.
         ours["dashboard"] = {"trusted_proxies": list(inputs.dashboard.trusted_proxies)}
     return ours
 

@@ -20,13 +20,11 @@ from typing import Any, NoReturn
 from provisioning.guest import layout
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import CONTAINER, CURRENT, FACTS, MANAGED, Refusal
+from provisioning.guest.releases import VALUE_OPTIONS
 
 COMMAND = "/usr/local/bin/hermes"
 SUDO = "/usr/bin/sudo"
 
-# Options before the command that take a value (hermes 0.19.0 --help), so that `hermes -z update` is a prompt.
-VALUE_OPTIONS = {"-z", "--oneshot", "--usage-file", "-m", "--model", "--provider", "-t", "--toolsets", "-r", "--resume"}
-VALUE_OPTIONS |= {"-c", "--continue", "-s", "--skills", "-p", "--profile", "--source", "--max-turns"}
 KEPT_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LANGUAGE", "TZ", "EDITOR", "VISUAL", "COLUMNS", "LINES")
 
 VERSIONS = "The version is declared: change agentVersion, agentTag and agentCommit"

@@ -30,6 +30,7 @@ from provisioning.guest.install import install_facts, install_programs, refuse_m
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import dashboard_hash, kept, read_env, read_with, try_managed, write_managed
 from provisioning.guest.migration import FIRST_SCHEMA, migration_of
+from provisioning.guest.releases import release_of
 from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
 from provisioning.guest.trust import trust
@@ -90,7 +91,11 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     schema, before = installed["config_version"], schema_before(subject, installed)
     migration = migration_of(user, inputs["hermes_home"], reader, gid=inputs["gid"], schema=schema, before=before)
     # The image of Docker mode brings a config.yaml for a new home, with more in it.
-    user_file = {"schema": schema if inputs["container"] is None else None, "migration": migration}
+    user_file = {
+        "schema": schema if inputs["container"] is None else None,
+        "migration": migration,
+        "config": user_keys(inputs["user_config"], installed["version"]),
+    }
     with switching(subject, directory, installed["version"], backend) as trial:
         read_at_start = put_in_place(inputs, hidden, python, config, env, user_file=user_file)
         if inputs["container"] is not None:
@@ -113,7 +118,7 @@ def put_in_place(
 ) -> dict[str, str]:
     """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start.
 
-    `user_file`: schema and migration of the user's config.yaml, as home.py takes them.
+    `user_file`: schema, migration and config of the user's config.yaml, as home.py takes them.
     """
     install_facts(inputs)
     write_managed(inputs["gid"], config, env)
@@ -147,6 +152,15 @@ def bring_up_services(
     restarted = start_services(wanted, ports, gateway_first)
     print(f"services: {'restarted ' + ', '.join(restarted) if restarted else 'nothing to restart'}")
     return restarted
+
+
+def user_keys(declared: dict[str, Any], version: str) -> dict[str, Any]:
+    """Of the keys that some release reads from the user's config.yaml alone, those of this one.
+
+    What the managed scope pins the agent takes out of that file whenever it saves it: the rest would come and go.
+    """
+    wanted = release_of(version).read_from_home
+    return {key: value for key, value in declared.items() if key in wanted}
 
 
 def installation(directory: str) -> dict[str, Any]:
@@ -191,7 +205,6 @@ def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, user_f
         "documents": inputs["documents"],
         "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs["auth_file"]["overwrite"]},
         **user_file,
-        "config": inputs["user_config"],
     }
     program = Path(home_program.__file__).read_text(encoding="utf-8")
     what = "writing to the home"
