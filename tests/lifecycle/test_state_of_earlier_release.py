@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.lifecycle.homesite import CATTLE, NODE, PET, PROJECT, Site, opened
+from lab.stacks import PROJECT
+from tests.lifecycle.homesite import CATTLE, NODE, PET, Site, opened
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "stacks_of_597cc88"
 FORMATTED = b"ext4:00000000-0000-4000-8000-000000000000:100000\n"
@@ -64,5 +65,6 @@ def test_nothing_of_an_earlier_release_is_replaced(earlier: Site) -> None:
     cattle = earlier.preview("cattle")
     ends = [span for span in cattle.spans if "delete" in span.op or "replace" in span.op]
     assert not ends, ends
-    assert {"same", "update"} >= {cattle.span(name).op for name in ("cattle-container", "cattle-volume")}
+    for name in ("cattle-container", "cattle-volume"):
+        cattle.span(name, "same", "update")
     assert earlier.writes == []
