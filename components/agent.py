@@ -42,8 +42,27 @@ from provisioning.phases import (
 from provisioning.ssh import private_key_text
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
-STATE_OF_SERVICE = "systemctl is-active hermes-gateway.service"
-STATE_OF_CONTAINER = f"{ENGINE} container inspect --format '{{{{.State.Status}}}}' hermes"
+
+
+def asks_state(ask: str, expected: str, start: str) -> str:
+    """A shell command that prints what `ask` says of the agent, and fails with a remedy unless that is `expected`."""
+    return (
+        f'state=$({ask}); echo "$state"; [ "$state" = {expected} ] || '
+        f'{{ echo "the agent was stopped, or could not go on, after it was verified: it is $state. Start it: {start}; '
+        'why: scripts/agent logs; then pulumi up again" >&2; exit 1; }'
+    )
+
+
+STATE_OF_SERVICE = asks_state(
+    "systemctl is-active hermes-gateway.service",
+    "active",
+    "scripts/agent ssh systemctl start hermes-gateway",
+)
+STATE_OF_CONTAINER = asks_state(
+    f"{ENGINE} container inspect --format '{{{{.State.Status}}}}' hermes",
+    "running",
+    f"scripts/agent ssh {ENGINE} start hermes",
+)
 NEW_BUILD = "/opt/hermes/new-build"
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 
@@ -164,6 +183,11 @@ def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
         found.append(
             f"agentModelKey is not sent to {configure.model.provider}: it takes its key from a variable of its own, "
             "OPENROUTER_API_KEY for one, which agentSecretEnvironment can hold"
+        )
+    if agent.source == "pypi" and agent.mode != DOCKER:
+        found.append(
+            "agentSource is pypi: upstream gave that up, it ends at 0.19.0. The package has no bundled skills, and "
+            "what it depends on is whatever the index has, without hashes. git installs what upstream ships"
         )
     return [
         *found,

@@ -82,7 +82,8 @@ def read_text(name: str) -> str:
     try:
         if path.stat().st_size > LONGEST_FILE:
             raise refuse(f"the file {name} is larger than 1 MiB", "name the right file")
-        return path.read_text(encoding="utf-8")
+        # Some editors put a mark before the text (UTF-8's byte order mark), which is no part of it.
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise refuse(
             f"the file {name} can't be read: {error.strerror}", "correct the path or the file's mode"

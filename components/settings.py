@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+import shlex
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -354,10 +355,7 @@ class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettin
     ]
     repository: Filled
     tag: Filled
-    commit: Annotated[
-        str,
-        AfterValidator(matches(r"[0-9a-f]{40}", "must be a full commit", "git ls-remote REPOSITORY TAG prints it")),
-    ]
+    commit: str
     model_provider: Filled
     model_url: Annotated[str, AfterValidator(_optional_url)]
     model: Filled
@@ -373,6 +371,16 @@ class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettin
     def builds_web_ui(self) -> bool:
         """Whether a checkout's web interface is made: PyPI's package brings one."""
         return self.source == "git" and (self.web_ui == "build" or (self.web_ui == "auto" and self.dashboard))
+
+    @field_validator("commit")
+    @classmethod
+    def _whole_commit(cls, commit: str, info: ValidationInfo) -> str:
+        if not re.fullmatch(r"[0-9a-f]{40}", commit):
+            place, tag = info.data.get("repository", "REPOSITORY"), info.data.get("tag", "TAG")
+            # An annotated tag is an object of its own, and the commit that it means comes behind it, with ^{}.
+            names = shlex.join([place, f"refs/tags/{tag}", f"refs/tags/{tag}^{{}}"])
+            raise refuse("must be a full commit", f"git ls-remote {names} | tail -n 1 | cut -f 1")
+        return commit
 
     @field_validator("model_url")
     @classmethod

@@ -147,7 +147,10 @@ def check_unit(unit: str) -> None:
             f"exit status {state.get('ExecMainStatus')})"
         )
     if state.get("ActiveState") != "active":
-        raise Fault(f"{unit} is {state.get('ActiveState')} ({state.get('SubState')}, result {state.get('Result')})")
+        raise Fault(
+            f"{unit} is {state.get('ActiveState')} ({state.get('SubState')}, result {state.get('Result')}).\n"
+            f"If it was stopped by hand, start it: systemctl start {unit}. Else its last lines tell why."
+        )
 
 
 def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:

@@ -217,7 +217,8 @@ def test_the_login_is_tried_with_the_pinned_key_after_the_agent_was_verified(dec
     assert connection["dialErrorLimit"] >= 70
     assert login["addPreviousOutputInEnv"] is False
     assert "environment" not in login
-    assert login["create"].startswith("systemctl is-active hermes-gateway.service # after ")
+    assert login["create"].startswith("state=$(systemctl is-active hermes-gateway.service); ")
+    assert " # after " in login["create"]
     assert "delete" not in login
     depends = [urn.rsplit("::", 1)[1] for urn in graph.options("cattle-agent-login").dependencies]
     assert "cattle-agent-verify" in depends

@@ -277,6 +277,21 @@ def test_an_auth_file_that_the_agent_would_drop_is_refused(tmp_path: Path, text:
     assert CANARY not in json.dumps(found)
 
 
+def test_a_mark_that_an_editor_puts_before_a_text_is_no_part_of_it(tmp_path: Path) -> None:
+    auth, env, soul = tmp_path / "auth.json", tmp_path / "some.env", tmp_path / "SOUL.md"
+    mark = b"\xef\xbb\xbf"
+    auth.write_bytes(mark + b'{"version": 1, "providers": {}}')
+    env.write_bytes(mark + b"A_NAME=value\n")
+    soul.write_bytes(mark + b"Be kind.")
+    inputs = configured(
+        agentAuthFile=str(auth), agentEnvironmentFiles=[str(env)], agentDocuments={"SOUL.md": {"file": str(soul)}}
+    )
+    assert inputs.auth_file is not None
+    assert inputs.auth_file.get_secret_value() == '{"version": 1, "providers": {}}'
+    assert inputs.secret_environment["A_NAME"].get_secret_value() == "value"
+    assert inputs.documents["SOUL.md"] == "Be kind."
+
+
 def test_documents_are_texts_or_files_and_lie_where_they_are_read(tmp_path: Path) -> None:
     """SOUL.md and the memories in HERMES_HOME, all else in the working directory (0.19.0, see document_place)."""
     (tmp_path / "soul").write_text("I am")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -443,3 +444,52 @@ def test_what_is_seldom_meant_is_warned_of(given: dict[str, Any], part: str) -> 
     assert agent is not None
     (warning,) = warnings_of(agent)
     assert part in warning
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+def test_the_remedy_for_a_commit_prints_one_that_is_taken(tmp_path: Path, annotated: bool) -> None:
+    """Followed as a person would: pasted, and its output set. An annotated tag is an object of its own."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "a release")
+    git("tag", *(["-a", "-m", "a release"] if annotated else []), "v1")
+    given = {**MODEL, "agentRepository": tmp_path.as_uri(), "agentTag": "v1"}
+    ((_, rule, remedy),) = faults("cattle", **given, agentCommit="v1").values()
+    assert rule == "must be a full commit"
+    pasted = subprocess.run(["sh", "-c", remedy], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    assert pasted == git("rev-parse", "v1^{commit}")
+    agent = read("cattle", **given, agentCommit=pasted).agent
+    assert agent is not None
+    assert agent.commit == pasted
+
+
+def test_the_installer_is_refused_with_what_to_set() -> None:
+    _, rule, remedy = faults("cattle", **MODEL, agentSource="installer")["agentSource"]
+    assert "install.sh is no source any more" in rule
+    assert remedy.startswith("set it to git")
+
+
+@pytest.mark.parametrize(
+    ("given", "built"),
+    [
+        ({}, True),
+        ({"agentDashboard": False}, False),
+        ({"agentDashboard": False, "agentWebUi": "build"}, True),
+        ({"agentWebUi": "prebuilt"}, False),
+        # Its package brings one.
+        ({"agentSource": "pypi"}, False),
+    ],
+)
+def test_when_the_web_interface_is_built(given: dict[str, Any], built: bool) -> None:
+    agent = read("cattle", **MODEL, **given).agent
+    assert agent is not None
+    assert agent.builds_web_ui is built
+
+
+@pytest.mark.parametrize("address", ["mirror.example.org", "ftp://mirror.example.org", "https://me:word@example.org/x"])
+def test_a_mirror_for_pythons_is_an_address(address: str) -> None:
+    assert "agentPythonMirror" in faults("cattle", **MODEL, agentPythonMirror=address)
