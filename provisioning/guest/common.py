@@ -8,12 +8,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from provisioning.guest.words import command as to_paste
+from provisioning.guest.words import told
 
 # What stays in the guest: programs, and what they have to know of the agent.
 LIBRARY = Path("/usr/local/lib/hermes-stack")
@@ -32,6 +38,9 @@ KEPT_FOLDER = ".hermes-stack"
 GATEWAY = "hermes-gateway.service"
 DASHBOARD = "hermes-dashboard.service"
 CONTAINER = "hermes"
+OUTPUT_LIMIT = 64 << 20
+"""Bytes that are taken of what a program prints: it may be the agent's, and endless."""
+_CHUNK = 64 * 1024
 
 
 class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
@@ -50,16 +59,99 @@ def ended(
     `told_as`: what it is called in the refusal, instead of its first words. FileNotFoundError: no such program.
     """
     given = stdin.encode() if isinstance(stdin, str) else stdin
+    how = None if given is None else subprocess.PIPE
+    pipe = subprocess.PIPE
+    # A session of its own: what runs as another account has no hold of a terminal, and ends as a whole.
+    child = subprocess.Popen(command, stdin=how, stdout=pipe, stderr=pipe, env=env, start_new_session=True)
     try:
-        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=timeout_s, env=env)
+        # What it prints need not be text: a log line of somebody else's must not end us.
+        out, err = (stream.decode("utf-8", "replace") for stream in captured(child, given, timeout_s))
     except subprocess.TimeoutExpired:
         raise Refusal(
             f"{told_as or _first(command)} did not end within {timeout_s:g} s. Log in and look what hangs, "
             "then run again."
         ) from None
-    # What it prints need not be text: a log line of somebody else's must not end us.
-    out, err = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
-    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+    except OverflowError:
+        raise Refusal(
+            f"{told_as or _first(command)} printed more than {OUTPUT_LIMIT >> 20} MB and was ended."
+        ) from None
+    return subprocess.CompletedProcess(list(command), child.returncode, out, err)
+
+
+def captured(child: subprocess.Popen[bytes], given: bytes | None, timeout_s: float) -> tuple[bytes, bytes]:
+    """What a child prints until its end, up to OUTPUT_LIMIT; `given` is its input. It has a session of its own.
+
+    TimeoutExpired, OverflowError: then it was ended with all that it had started.
+    """
+    deadline = time.monotonic() + timeout_s
+    exchange = _Exchange(child, given or b"")
+    try:
+        while exchange.step(deadline - time.monotonic()):
+            pass
+        child.wait(max(0.0, deadline - time.monotonic()))
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
+    finally:
+        exchange.close()
+    return bytes(exchange.out), bytes(exchange.err)
+
+
+class _Exchange:
+    """A child's three streams, served in turn."""
+
+    def __init__(self, child: subprocess.Popen[bytes], given: bytes) -> None:
+        self.out, self.err = bytearray(), bytearray()
+        self._child = child
+        self._left = memoryview(given)
+        self._selector = selectors.DefaultSelector()
+        for stream, kept in ((child.stdout, self.out), (child.stderr, self.err)):
+            if stream is not None:
+                self._selector.register(stream, selectors.EVENT_READ, kept)
+        if child.stdin is not None:
+            os.set_blocking(child.stdin.fileno(), False)
+            self._selector.register(child.stdin, selectors.EVENT_WRITE)
+
+    def step(self, seconds: float) -> bool:
+        """Serve what is ready; False when all streams have ended."""
+        if not self._selector.get_map():
+            return False
+        if seconds <= 0:
+            raise subprocess.TimeoutExpired(self._child.args, 0)
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                self._write(key)
+            else:
+                self._read(key)
+        return True
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        chunk = os.read(key.fd, _CHUNK)
+        key.data.extend(chunk)
+        if not chunk:
+            self._selector.unregister(key.fileobj)
+        if len(key.data) > OUTPUT_LIMIT:
+            raise OverflowError
+
+    def _write(self, key: selectors.SelectorKey) -> None:
+        try:
+            self._left = self._left[os.write(key.fd, self._left[:_CHUNK]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # nobody reads any more
+            self._left = self._left[:0]
+        if not self._left:
+            self._selector.unregister(key.fileobj)
+            if self._child.stdin is not None:
+                self._child.stdin.close()
+
+    def close(self) -> None:
+        self._selector.close()
+        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def run(
@@ -68,7 +160,7 @@ def run(
     """What a command prints; its error text becomes ours. `told_as`: see `ended`."""
     done = ended(*command, stdin=stdin, timeout_s=timeout_s, told_as=told_as)
     if check and done.returncode != 0:
-        words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        words = told(done.stderr.strip() or done.stdout)
         raise Refusal(f"{told_as or _first(command)} failed with {done.returncode}: {words}")
     return done.stdout
 
@@ -88,6 +180,49 @@ def answer_in(text: str, who: str) -> Any:
 def as_user(user: str, *command: str, stdin: str | None = None, check: bool = True, told_as: str = "") -> str:
     """Run a command as the agent's user; its home is touched this way only: root would follow planted links."""
     return run("runuser", "--user", user, "--", *command, stdin=stdin, check=check, told_as=told_as)
+
+
+def write_home(user: str, path: str, text: str) -> None:
+    """Replace a file in a folder of the stack's in the home, for its owner's eyes only, as the agent's user."""
+    script = 'set -eu; umask 077; mkdir -p "$1"; chmod 700 "$1"; cat >"$2.part"; sync "$2.part"; mv -T "$2.part" "$2"'
+    as_user(user, "sh", "-c", script, "sh", str(Path(path).parent), path, stdin=text)
+
+
+# Arguments: the file and how many bytes it may have. A link is not followed, a pipe not waited for.
+_READER = """
+import os, stat, sys
+try:
+    handle = os.open(sys.argv[1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+except (FileNotFoundError, NotADirectoryError):
+    sys.exit(4)
+except OSError as error:
+    sys.exit(str(error.strerror))
+if not stat.S_ISREG(os.fstat(handle).st_mode):
+    sys.exit("Not a plain file")
+with open(handle, "rb") as stream:
+    content = stream.read(int(sys.argv[2]) + 1)
+if len(content) > int(sys.argv[2]):
+    sys.exit("Too large")
+sys.stdout.buffer.write(content)
+"""
+
+
+def read_home(user: str, path: str, *, limit: int = 64 * 1024) -> str | None:
+    """A file that the agent may have written, as its user; None where there is none.
+
+    Refusal for anything but a plain file of at most `limit` bytes, with what to do.
+    """
+    reader = ("/usr/bin/python3", "-I", "-c", _READER, path, str(limit))
+    done = ended("runuser", "--user", user, "--", *reader, told_as=f"reading {path}")
+    if done.returncode == 0:
+        return done.stdout
+    if done.returncode == 4:
+        return None
+    raise Refusal(
+        f"{path} can't be read as a plain file of at most {limit >> 10} KB: {told(done.stderr)}\n"
+        "The agent can write there. Look what it is, and remove it, as its account:\n"
+        f"  {to_paste('runuser', '-u', user, '--', 'rm', '-r', '--', path)}"
+    )
 
 
 def install_file(path: Path, text: str, *, mode: int, gid: int) -> bool:

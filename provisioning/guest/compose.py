@@ -227,7 +227,7 @@ def _switch_off(backend: Backend) -> None:
 
 def forget_process(user: str, hermes_home: str) -> None:
     """Remove the note of the process that was the gateway: its number means another process in the other mode."""
-    as_user(user, "rm", "-f", f"{hermes_home}/gateway.pid")
+    as_user(user, "rm", "-rf", f"{hermes_home}/gateway.pid")
 
 
 def _refuse_missing_sources(sources: list[str]) -> None:

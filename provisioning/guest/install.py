@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import FACTS, LIBRARY, Refusal, as_user, install_file
+from provisioning.guest.common import FACTS, LIBRARY, Refusal, as_user, install_file, read_home
+from provisioning.guest.words import command, plain_path, said
 
 COMMAND = Path("/usr/local/bin/hermes")
 SUDOERS = Path("/etc/sudoers.d/hermes-stack")
@@ -75,20 +76,26 @@ def install_facts(inputs: dict[str, Any]) -> None:
 
 def refuse_moved_state(user: str, home: str, hermes_home: str, kept_folder: str) -> None:
     """Another state directory would make the agent forget everything without a word; the volume knows the last one."""
-    # Arguments: the home, the folder of the record, the wanted and the usual directory, the file that tells.
+    wanted, note = hermes_home.removeprefix(f"{home}/"), f"{home}/{kept_folder}/state-directory"
+    last = (read_home(user, note, limit=4096) or DEFAULT_STATE).replace("\0", "")
+    # Arguments: the home, the note and its folder, the wanted directory and the last, the file that tells.
     script = (
-        'set -eu; umask 077; cd "$1"; mkdir -p "$2"; chmod 700 "$2"; f="$2/state-directory"; '
-        'last=$(head -c 4096 "$f" 2>/dev/null || printf %s "$4"); '
-        'if [ "$last" != "$3" ] && [ -e "$last/$5" ] && [ ! -e "$3/$5" ]; then printf %s "$last"; exit 0; fi; '
-        'printf %s "$3" >"$f.part"; mv "$f.part" "$f"'
+        'set -eu; umask 077; cd "$1"; '
+        'if [ "$5" != "$4" ] && [ -e "$5/$6" ] && [ ! -e "$4/$6" ]; then echo moved; exit 0; fi; '
+        'mkdir -p "$3"; chmod 700 "$3"; printf %s "$4" >"$2.part"; mv "$2.part" "$2"'
     )
-    wanted = hermes_home.removeprefix(f"{home}/")
-    last = as_user(user, "sh", "-c", script, "sh", home, kept_folder, wanted, DEFAULT_STATE, STATE_FILE)
-    if last:
+    if not as_user(user, "sh", "-c", script, "sh", home, note, kept_folder, wanted, last, STATE_FILE):
+        return
+    name = plain_path(last)
+    if name is None:
         raise Refusal(
-            f"the agent's data is in {home}/{last}, and {hermes_home} has none: it would forget everything.\n"
-            f"Set agentStateDirectory to {home}/{last}, or move the data on purpose:\n"
-            "  systemctl stop 'hermes-*'\n"
-            f"  runuser -u {user} -- rm -r {hermes_home}     # what baseline made: empty folders\n"
-            f"  runuser -u {user} -- mv {home}/{last} {hermes_home}"
+            f"{hermes_home} has no data, and {note} names another folder that has some: it would forget everything.\n"
+            f"The home says: {said(last)}, which is no name for agentStateDirectory. Look at it, and move or remove it."
         )
+    raise Refusal(
+        f"the agent's data is in {home}/{name}, and {hermes_home} has none: it would forget everything.\n"
+        f"Set agentStateDirectory to {home}/{name}, or move the data on purpose:\n"
+        "  systemctl stop 'hermes-*'\n"
+        f"  {command('runuser', '-u', user, '--', 'rm', '-r', hermes_home)}     # what baseline made: empty folders\n"
+        f"  {command('runuser', '-u', user, '--', 'mv', f'{home}/{name}', hermes_home)}"
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from provisioning.guest.common import Refusal, as_user, run
+from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, run
+from provisioning.guest.services import units_present
+from provisioning.guest.words import said
 
 LOCKS = Path("/proc/locks")
 # Its breaker against a storm of restarts counts these, and sleeps up to five minutes after six of them within two
@@ -37,14 +39,29 @@ def refuse_another_gateway(state: str, main_pid: int) -> None:
     holder = holder_of(LOCKS.read_text(), found.st_dev, found.st_ino)
     if holder in (None, main_pid):
         return
+    if in_units(holder):
+        # A child of our own services, not another gateway: it ends with them. They are started afterwards.
+        run("systemctl", "stop", *units_present())
+        refuse_another_gateway(state, 0)
+        return
     try:
         words = Path(f"/proc/{holder}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         words = "ended meanwhile: run again"
     raise Refusal(
-        f"another gateway runs on {state}: process {holder} ({words}).\n"
+        f"another gateway runs on {state}: process {holder} holds {lock}.\n"
+        f"It calls itself {said(words)}.\n"
         f"Two gateways on one home ruin its data. End it (kill {holder}), then run again."
     )
+
+
+def in_units(pid: int) -> bool:
+    """Whether a process is of one of our services, by its control group: it can't leave that by itself."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return any({GATEWAY, DASHBOARD} & set(line.rpartition(":")[2].split("/")) for line in groups.splitlines())
 
 
 def clear(user: str, state: str, unit: str) -> None:
@@ -56,7 +73,7 @@ def clear(user: str, state: str, unit: str) -> None:
     refuse_another_gateway(state, main_pid)
     names = [START_LEDGER] if main_pid else [START_LEDGER, "gateway.pid", "gateway.lock"]
     # As its user: root would follow links that the agent has planted.
-    remove = 'for name; do [ ! -e "$name" ] || { rm "$name"; echo "$name"; }; done'
+    remove = 'for name; do [ ! -e "$name" ] && [ ! -L "$name" ] || { rm -rf "$name"; echo "$name"; }; done'
     script = f'set -eu; cd "$1" 2>/dev/null || exit 0; shift; {remove}'
     removed = as_user(user, "sh", "-c", script, "sh", state, *names).split()
     if stale := [name for name in removed if name != START_LEDGER]:

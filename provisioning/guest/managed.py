@@ -9,13 +9,24 @@ import hmac
 import json
 import os
 import pwd
+import re
 import secrets
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import KEPT_FOLDER, MANAGED, Refusal, answer_in, as_user, install_file
+from provisioning.guest.common import (
+    KEPT_FOLDER,
+    MANAGED,
+    Refusal,
+    answer_in,
+    as_user,
+    install_file,
+    read_home,
+    write_home,
+)
+from provisioning.guest.words import command
 
 UNKNOWN = Path("/var/lib/hermes-provision/unknown-keys.json")
 # On the volume, so that they outlive the container: what clients and browsers hold against us.
@@ -31,15 +42,15 @@ def kept(user: str, home: str, name: str, *, preferred: str | None = None) -> st
     """
     if preferred is not None:
         return preferred
-    script = (
-        'set -eu; umask 077; cd "$1"; mkdir -p "$2"; chmod 700 "$2"; f="$2/$3"; '
-        'if [ ! -s "$f" ]; then cat >"$f.part"; mv "$f.part" "$f"; fi; head -c 200 "$f"'
-    )
-    value = as_user(user, "sh", "-c", script, "sh", home, KEPT_FOLDER, name, stdin=secrets.token_hex(32)).strip()
-    if len(value) < 32 or not value.isalnum():
+    path = f"{home}/{KEPT_FOLDER}/{name}"
+    value = (read_home(user, path, limit=4096) or "").strip()
+    if not value:
+        value = secrets.token_hex(32)
+        write_home(user, path, value)
+    if not re.fullmatch("[A-Za-z0-9]{32,200}", value):
         raise Refusal(
-            f"{home}/{KEPT_FOLDER}/{name} does not hold a usable key (32 or more letters and digits).\n"
-            "Remove the file to have a new one made."
+            f"{path} does not hold a usable key (32 to 200 letters and digits).\n"
+            f"Remove the file to have a new one made: {command('runuser', '-u', user, '--', 'rm', path)}"
         )
     return value
 

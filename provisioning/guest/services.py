@@ -11,9 +11,11 @@ from typing import Any
 
 from provisioning.guest import layout
 from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, install_file, read_json, run
+from provisioning.guest.words import told
 
 UNITS = Path("/etc/systemd/system")
 STARTED = Path("/var/lib/hermes-provision/started.json")
+NO_HOLDER = "No process is shown for it: the address may not be one of this container."
 PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 """Only the dashboard's web server reads it: the gateway's does not."""
 
@@ -49,7 +51,7 @@ def refuse_taken_port(host: str, port: int, what: str) -> None:
             )
             raise Refusal(
                 f"the {what} can't listen on {host} port {port}: {error.strerror}.\n"
-                f"{holder.strip() or 'No process is shown for it: the address may not be one of this container.'}\n"
+                f"{told(holder) if holder.strip() else NO_HOLDER}\n"
                 "Choose another port or address, or end the process that holds it."
             ) from None
 

@@ -45,10 +45,13 @@ from provisioning.guest.common import (
     as_user,
     ended,
     install_file,
+    read_home,
     read_json,
     run,
+    write_home,
 )
 from provisioning.guest.services import STARTED, UNITS, is_active, units_present
+from provisioning.guest.words import lines_of, told
 
 STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
 PREVIOUS = Path("/opt/hermes/previous")
@@ -78,28 +81,27 @@ class Subject:
         command = ("runuser", "--user", self.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
         done = ended(*command, self.home, self.data, *arguments, timeout_s=STATE_SECONDS, told_as=what)
         if done.returncode != 0:
-            raise Refusal(done.stderr.strip().removeprefix("error: ") or f"{what} ended with {done.returncode}")
-        sys.stdout.write(done.stderr)
+            # It is ours, but ran as the agent, which may have had its hands in it: so are its words.
+            raise Refusal(f"{what}, as {self.user}, says: {told(done.stderr.strip().removeprefix('error: '))}")
+        for line in lines_of(done.stderr):
+            print(line)
         answer: dict[str, Any] = answer_in(done.stdout, what)
         return answer
 
     def read_note(self, name: str) -> dict[str, Any] | None:
         """A JSON note beside the data, or None. It is the agent's to write, so nothing that root does follows from it
-        but calls of state.py, as the agent's user."""
-        text = as_user(self.user, "sh", "-c", 'cat "$1" 2>/dev/null || true', "sh", self._note(name))
-        with contextlib.suppress(ValueError):
-            found = json.loads(text)
+        but calls of state.py, as the agent's user. Refusal where something else than a file lies."""
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(read_home(self.user, self._note(name)) or "")
             if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
                 return found
         return None
 
     def write_note(self, name: str, content: dict[str, str]) -> None:
-        script = 'set -eu; umask 077; mkdir -p "$1"; chmod 700 "$1"; cat >"$2.part"; sync "$2.part"; mv "$2.part" "$2"'
-        folder = f"{self.home}/{KEPT_FOLDER}"
-        as_user(self.user, "sh", "-c", script, "sh", folder, self._note(name), stdin=json.dumps(content))
+        write_home(self.user, self._note(name), json.dumps(content))
 
     def remove_note(self, name: str) -> None:
-        as_user(self.user, "rm", "-f", self._note(name))
+        as_user(self.user, "rm", "-rf", self._note(name))
 
     def _note(self, name: str) -> str:
         return f"{self.home}/{KEPT_FOLDER}/{name}.json"

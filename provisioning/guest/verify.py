@@ -14,7 +14,6 @@ import json
 import os
 import pwd
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,18 +33,24 @@ from provisioning.guest.common import (
     FACTS,
     GATEWAY,
     IMAGE_CURRENT,
+    OUTPUT_LIMIT,
     Refusal,
     answer_in,
     bracket,
+    captured,
     ended,
+    read_home,
     read_json,
 )
 from provisioning.guest.services import refuse_user_units
+from provisioning.guest.words import BAR, command, lines_of, said, told
 
 MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
 POLL_S = 0.2
 JOURNAL_LINES = 15
+ANSWER_LIMIT = 16 << 20
+"""Bytes that are read of an answer; what is cut there is no JSON any more, and told as that."""
 MODEL_ADVICE = "Check agentModelUrl, agentModel and agentModelKey, and that the container reaches the endpoint."
 
 
@@ -86,9 +91,9 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
     try:
         asked = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - http to ourselves, always
         with OPENER.open(asked, timeout=timeout_s) as answer:
-            status, raw = answer.status, answer.read()
+            status, raw = answer.status, answer.read(ANSWER_LIMIT)
     except urllib.error.HTTPError as error:
-        status, raw = error.code, error.read()
+        status, raw = error.code, error.read(ANSWER_LIMIT)
     except http.client.HTTPException as error:
         if isinstance(error, OSError):  # it hung up
             raise
@@ -125,8 +130,8 @@ def check_container() -> str:
         raise Fault(f"the container {CONTAINER} is {state.get('Status')} (exit status {state.get('ExitCode')})")
     health = health_of(found)
     if health.get("Status") == "unhealthy":
-        last = (health.get("Log") or [{}])[-1].get("Output", "").strip()[-300:]
-        raise Fault(f"the container {CONTAINER} is unhealthy: {last}")
+        last = (health.get("Log") or [{}])[-1].get("Output", "")
+        raise Fault(f"the container {CONTAINER} is unhealthy: {told(last, 300)}")
     return str(health.get("Status"))
 
 
@@ -200,7 +205,7 @@ def check_health(base: str, key: str, version: str, deadline: float, service: st
         raise Fault(f"/health says {health.get('status')!r}")
     if health.get("version") != version:
         raise Fault(
-            f"the running gateway is version {health.get('version')}, installed is {version}: it was not restarted"
+            f"the running gateway is version {health.get('version')!r}, installed is {version}: it was not restarted"
         )
     while True:
         status, detailed = request(f"{base}/health/detailed", key=key, timeout_s=20)
@@ -222,11 +227,6 @@ def wait_until_healthy(deadline: float) -> None:
         time.sleep(POLL_S)
 
 
-def read_as(user: str, path: str) -> str:
-    """A file in the agent's reach, read with its rights: what it may have put there instead is its own problem."""
-    return ended(RUNUSER, "--user", user, "--", "head", "--bytes=65536", path, timeout_s=20).stdout
-
-
 def check_running(parameters: dict[str, Any], deadline: float) -> None:
     """Without the API the gateway tells by a file that it runs; whose file it is, the process number says."""
     last, next_sign = "it has not told its state yet", time.monotonic() + 4
@@ -234,8 +234,8 @@ def check_running(parameters: dict[str, Any], deadline: float) -> None:
         check_unit(GATEWAY)
         pid = show(GATEWAY).get("MainPID", "0")
         with contextlib.suppress(ValueError, AttributeError):
-            state = json.loads(read_as(parameters["user"], f"{parameters['hermes_home']}/gateway_state.json"))
-            last = f"it says {state.get('gateway_state')!r} as process {state.get('pid')}, its process is {pid}"
+            state = json.loads(read_home(parameters["user"], f"{parameters['hermes_home']}/gateway_state.json") or "")
+            last = f"it says {state.get('gateway_state')!r} as process {state.get('pid')!r}, its process is {pid}"
             if state.get("gateway_state") == "running" and str(state.get("pid")) == pid != "0":
                 break
         if time.monotonic() >= deadline:
@@ -264,12 +264,12 @@ def prompt_by_command(parameters: dict[str, Any]) -> str:
         command += ["-z", parameters["prompt"], "--usage-file", f"{folder}/usage.json"]
         status, text, words = run_for(command, parameters["prompt_timeout_s"])
         with contextlib.suppress(ValueError):
-            usage = json.loads(read_as(user, f"{folder}/usage.json"))
+            usage = json.loads(read_home(user, f"{folder}/usage.json") or "")
             if status == 0 and usage.get("completed") is True and not usage.get("failed"):
                 if parameters["expect"] not in text:
                     raise Fault(f"the model answered, but without {parameters['expect']!r}: {text[:300]!r}")
                 return text
-    raise Fault(f"the model endpoint did not answer the prompt: {(text or words)[:600]}\n{MODEL_ADVICE}")
+    raise Fault(f"the model endpoint did not answer the prompt: {told(text or words, 600)}\n{MODEL_ADVICE}")
 
 
 def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
@@ -280,19 +280,17 @@ def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
             start_new_session=True,
         )
     except OSError as error:  # a prompt can be too long for a command line
         raise Fault(f"the prompt can't be sent: {error.strerror}") from None
     try:
-        out, err = child.communicate(timeout=timeout_s)
+        out, err = (stream.decode("utf-8", "replace").strip() for stream in captured(child, None, timeout_s))
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
         raise Fault(f"the prompt got no answer within {timeout_s:g} s") from None
-    return child.returncode, out.strip(), err.strip()
+    except OverflowError:
+        raise Fault(f"the answer to the prompt is longer than {OUTPUT_LIMIT >> 20} MB") from None
+    return child.returncode, out, err
 
 
 def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -> None:
@@ -318,7 +316,7 @@ def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -
             current, latest = status.get("config_version"), status.get("latest_config_version")
             if current != latest:
                 # The configure phase migrates it, with what the user has written; where it could not, it has said why.
-                say(f"note: config.yaml in the home is of schema {current}, the agent knows {latest}")
+                say(f"note: config.yaml in the home is of schema {current!r}, the agent knows {latest!r}")
             return
         # It learns of the gateway by a file, a little later than the gateway answers; all else never heals.
         if time.monotonic() >= deadline or not wrong[0].startswith("gateway_running"):
@@ -337,11 +335,13 @@ def check_oidc(base: str, public_url: str) -> None:
     asked = urllib.parse.parse_qs(urllib.parse.urlsplit(place).query)
     if status != 302 or "redirect_uri" not in asked:
         raise Fault(
-            f"the dashboard can't begin a login at the OpenID Connect provider ({url} answered {status}): {text}\n"
+            f"the dashboard can't begin a login at the OpenID Connect provider ({url} answered {status}): "
+            f"{told(text)}\n"
             "The container has to reach the issuer, and to trust its certificate (agentCaFile)."
         )
     if asked["redirect_uri"] != [f"{public_url}/auth/callback"]:
-        raise Fault(f"a login would lead back to {asked['redirect_uri'][0]}, declared is {public_url}/auth/callback")
+        back = said(asked["redirect_uri"][0])
+        raise Fault(f"a login would lead back to {back}, declared is {public_url}/auth/callback")
 
 
 def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
@@ -363,7 +363,7 @@ def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
     if choice.get("finish_reason") != "stop" or (answer.get("hermes") or {}).get("failed"):
         raise Fault(
             "the model endpoint did not answer the prompt "
-            f"(finish_reason {choice.get('finish_reason')!r}): {text[:600]}\n{MODEL_ADVICE}"
+            f"(finish_reason {choice.get('finish_reason')!r}): {told(text, 600)}\n{MODEL_ADVICE}"
         )
     if parameters["expect"] not in text:
         raise Fault(f"the model answered, but without {parameters['expect']!r}: {text[:300]!r}")
@@ -376,11 +376,12 @@ def check_owners(home: str, uid: int) -> None:
     others = ("!", "-uid", str(uid), "-printf", "%U %p\\n")
     found = ended("find", home, "-xdev", *beside, *others, timeout_s=300).stdout.splitlines()
     if found:
-        shown = "\n".join(f"  uid {line}" for line in found[:5])
+        shown = "\n".join(lines_of("\n".join(f"uid {line}" for line in found[:5])))
+        # By -execdir: a folder on the way may be replaced by a link between find and chown.
+        give = command("find", home, "-xdev", "!", "-uid", uid, "!", "-path", f"{home}/lost+found")
         raise Fault(
             f"{len(found)} files in {home} belong to others than uid {uid}:\n{shown}\n"
-            f"Give them back: find {home} -xdev ! -uid {uid} ! -path {home}/lost+found "
-            f"-exec chown -h {uid}:{uid} {{}} +"
+            f"Give them back: {give} -execdir chown -h {uid}:{uid} {{}} \\;"
         )
 
 
@@ -394,8 +395,7 @@ def check_folder(folder: dict[str, Any]) -> None:
     done = ended(*as_owner, *act)
     if done.returncode != 0:
         may = "read" if folder["read_only"] else "write to"
-        told = done.stderr.strip()
-        raise Fault(f"user {owner} can't {may} {path}: {told}\nThe folder's owner on the node decides.")
+        raise Fault(f"user {owner} can't {may} {path}: {told(done.stderr)}\nThe folder's owner on the node decides.")
     if not folder["read_only"]:
         ended(*as_owner, "rm", "--", done.stdout.strip())
 
@@ -408,12 +408,12 @@ def journal(unit: str, *since: str) -> list[str]:
     try:
         done = ended(*command, timeout_s=20)
     except (Refusal, OSError):
-        return ["  (its log can't be read)"]
+        return [f"{BAR}(its log can't be read)"]
     lines = done.stdout + done.stderr
     for secret in secrets_of_env():
         if len(secret) >= 4:
             lines = lines.replace(secret, "[secret]")
-    return [f"  {line}" for line in lines.splitlines()] or ["  (nothing)"]
+    return lines_of(lines) or [f"{BAR}(nothing)"]
 
 
 def secrets_of_env() -> set[str]:

@@ -45,7 +45,7 @@ check_home() {
   *)
     fail "$HOME_DIR belongs to uid $owner, expected $AGENT_UID (or root, when the volume is new)." \
       "If this is the right volume, set agentUid to $owner; or give its files over on purpose:" \
-      "  find $HOME_DIR -xdev -uid $owner -exec chown -h $AGENT_UID:$AGENT_GID {} +" \
+      "  find $(printf %q "$HOME_DIR") -xdev -uid $owner -execdir chown -h $AGENT_UID:$AGENT_GID {} \\;" \
       "Nothing was changed."
     ;;
   esac

@@ -236,7 +236,8 @@ def test_a_second_gateway_on_the_same_home_is_named_and_left_alone(guest: Guest)
         "for i in $(seq 100); do flock -n /home/hermes/.hermes/gateway.lock true || exit 0; sleep 0.1; done; exit 1"
     )
     with pytest.raises(
-        PhaseFailed, match=r"another gateway runs on /home/hermes/.hermes: process \d+ \(/usr/bin/flock"
+        PhaseFailed,
+        match=r"another gateway runs on /home/hermes/.hermes: process \d+ holds .*\nIt calls itself '/usr/bin/flock",
     ):
         guest.run(guest.configure())
     guest.shell("systemctl stop other.service")

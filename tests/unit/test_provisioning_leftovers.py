@@ -33,7 +33,7 @@ def test_a_gateway_that_is_not_the_units_is_named(tmp_path: Path) -> None:
         leftovers.refuse_another_gateway(str(tmp_path), 0)  # nobody holds it
         fcntl.flock(held, fcntl.LOCK_EX)
         leftovers.refuse_another_gateway(str(tmp_path), os.getpid())  # the unit's own
-        with pytest.raises(Refusal, match=rf"(?s)process {os.getpid()} \(.*python.*kill {os.getpid()}"):
+        with pytest.raises(Refusal, match=rf"(?s)process {os.getpid()} holds .*itself '.*python.*kill {os.getpid()}"):
             leftovers.refuse_another_gateway(str(tmp_path), 1)
 
 

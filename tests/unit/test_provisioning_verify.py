@@ -211,7 +211,7 @@ FAILED_TURN = {
 STOPPED_BUT_FAILED = {**answers()["/v1/chat/completions"][1], "hermes": {"failed": True}}
 
 WRONG: list[tuple[str, tuple[int, Any], str]] = [
-    ("/health", changed("/health", version="0.18.2"), "running gateway is version 0.18.2"),
+    ("/health", changed("/health", version="0.18.2"), "running gateway is version '0.18.2'"),
     ("/health", changed("/health", status="degraded"), "/health says 'degraded'"),
     ("/health", (503, {}), "status 503"),
     ("/health", (200, b"<html>"), "no JSON"),
@@ -245,7 +245,7 @@ def test_what_is_wrong_is_named(
     status, out, err = outcome(agent, monkeypatch)
     assert (status, out) == (1, "")
     assert words in err
-    assert "Last lines of hermes-gateway.service:\n  the last line, with [secret] in it" in err
+    assert "Last lines of hermes-gateway.service:\n  | the last line, with [secret] in it" in err
     assert KEY not in err
 
 
