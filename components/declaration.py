@@ -28,6 +28,7 @@ from pydantic import (
 
 from components.rules import SettingsModel, keys_with, list_from_json, matches, object_from_json, refuse
 from provisioning.models import (
+    LONGEST_DRAIN,
     RESERVED_ENVIRONMENT,
     check_document_name,
     check_env_name,
@@ -215,6 +216,23 @@ def _tree(value: dict[str, Any]) -> dict[str, Any]:
     for path, item in _leaves(value):
         if not isinstance(item, str | int | float | bool | None):
             raise refuse(f"{path} is a {type(item).__name__}, which the agent may read otherwise", "put it in quotes")
+    return value
+
+
+def _settings(value: dict[str, Any]) -> dict[str, Any]:
+    """A tree in which what the gateway waits for at a stop fits in what it is given before it is killed."""
+    _tree(value)
+    for name in ("restart_drain_timeout", "cron_drain_timeout"):
+        found = _at(value, f"agent.{name}")
+        try:
+            seconds = float(str(found)) if found is not None else 0.0
+        except ValueError:
+            continue  # the agent takes its default then, and says so
+        if not seconds <= LONGEST_DRAIN:
+            raise refuse(
+                f"agent.{name} is {found}: a gateway that still waits is killed, and leaves locks and half a job",
+                f"write {LONGEST_DRAIN} seconds or less",
+            )
     return value
 
 
@@ -421,8 +439,8 @@ class AgentDeclaration(SettingsModel):
 
     model_config = ConfigDict(alias_generator=keys_with("agent"))
 
-    settings: Annotated[dict[str, Any], BeforeValidator(object_from_json), AfterValidator(_tree)]
-    config_file: Annotated[dict[str, Any], BeforeValidator(_config_of_file), AfterValidator(_tree)]
+    settings: Annotated[dict[str, Any], BeforeValidator(object_from_json), AfterValidator(_settings)]
+    config_file: Annotated[dict[str, Any], BeforeValidator(_config_of_file), AfterValidator(_settings)]
     environment: Variables
     secret_environment: SecretVariables
     environment_files: Annotated[

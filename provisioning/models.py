@@ -20,6 +20,9 @@ HOME = "/home/hermes"
 UID = 10000
 MODEL_API_KEY_VARIABLE = "HOMELAB_MODEL_API_KEY"
 OIDC_SECRET_VARIABLE = "HERMES_DASHBOARD_OIDC_CLIENT_SECRET"  # noqa: S105 - its name
+LONGEST_DRAIN = 60
+"""Seconds that the gateway may be told to wait for its work at a stop: upstream wants 30 more before it is killed
+(hermes_cli/gateway.py, generate_systemd_unit), and the unit and the container give it 90."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

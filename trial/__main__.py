@@ -32,6 +32,7 @@ from lab.runtime import RuntimeFault
 from lab.services.model import MODEL
 from lab.services.source import ensure_source
 from provisioning.errors import ProvisioningError
+from provisioning.guest.layout import python_of
 from provisioning.job import LargeFile, PayloadFile, sha256_of
 from provisioning.models import AgentInputs, ConfigureInputs, ModelEndpoint, VerifyInputs
 from provisioning.phases import (
@@ -121,7 +122,7 @@ def releases_of(settings: Settings, options: argparse.Namespace, url: str | None
         present |= {"source": "git", "git_tag": options.over[0], "git_commit": options.over[1], "version": None}
     wanted = {
         **present,
-        "source": "installer" if present["source"] == "installer" else "git",
+        "source": "git",
         "git_tag": options.tag,
         "git_commit": options.commit,
         "version": options.version,
@@ -269,13 +270,9 @@ class Trial:
         """What the home holds, in the eyes of the release in `directory`."""
         inputs = self.configuration(directory)
         program = shlex.quote((OWN / "look.py").read_text(encoding="utf-8"))
-        environment = (
-            f"HOME={inputs.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 "
-            f"PYTHONPATH={directory}/hermes-agent"
-        )
-        python = f"{directory}/venv/bin/python"
-        as_user = f"runuser --user {inputs.user} -- env -i {environment}"
-        command = f"cd / && {as_user} {python} -c {program} {inputs.hermes_home}"
+        environment = f"HOME={inputs.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1"
+        as_user = f"cd / && runuser --user {inputs.user} -- env -i {environment}"
+        command = f"{as_user} {python_of(directory)} -P -c {program} {inputs.hermes_home}"
         try:
             return Held.of(json.loads(self.shell(command).strip().rpartition("\n")[2]))
         except (ValueError, TypeError, KeyError) as error:
@@ -317,6 +314,8 @@ class Trial:
         say("installing what it is an update of")
         first = Build.of(self.run(render_agent(old_inputs)))
         self.verdict.over = first.version
+        # On an empty home; the agent phase keeps a build that is in use.
+        self.switch_to(first.directory)
         say(f"installing the release, {new_inputs.git_tag}")
         began = time.monotonic()
         try:
@@ -338,6 +337,7 @@ class Trial:
         """The stack as it is now: the old release on the home. It has to work, or nothing can be concluded."""
         if archive is not None:
             say("bringing in the copy of the home")
+            self.shell("systemctl stop 'hermes-*'")
             self.bring_home(archive, self.configuration(first.directory))
         say(f"{first.version} on it, as the stack has it now")
         settled = self.switch_to(first.directory)

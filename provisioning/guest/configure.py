@@ -29,7 +29,7 @@ from provisioning.guest.common import (
 from provisioning.guest.install import install_facts, install_programs, refuse_moved_state
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import dashboard_hash, kept, read_env, read_with, try_managed, write_managed
-from provisioning.guest.migration import FIRST_SCHEMA, migration_of
+from provisioning.guest.migration import migration_of
 from provisioning.guest.releases import release_of
 from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
@@ -193,7 +193,7 @@ def schema_before(subject: Subject, installed: dict[str, Any]) -> int:
     was = known.get("version") or (subject.read_note("version") or {}).get("version")
     if was in (None, installed["version"]):
         return int(installed["config_version"])
-    return int(known.get("config_version", FIRST_SCHEMA))
+    return int(known.get("config_version", release_of(str(was)).config_schema))
 
 
 def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, user_file: dict[str, Any]) -> dict[str, Any]:

@@ -18,12 +18,9 @@ from typing import Any
 
 from provisioning.guest.common import MANAGED, Refusal, answer_in, as_user, install_file
 from provisioning.guest.managed import Reader
-from provisioning.guest.releases import OLDEST
 
 LONGEST = 1 << 20
 """Bytes of a config.yaml that is looked at; a longer one is none that a person has written."""
-FIRST_SCHEMA = OLDEST.config_schema
-"""Of the oldest release that is supported: what a home's config.yaml is taken for when nothing else tells."""
 STATED = re.compile(r"^_config_version:[ \t]*(\d{1,6})[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 SEED = re.compile(r"_config_version: \d+\n")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,40}\Z")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ from components.agent import configure_inputs, warnings_of
 from components.phase import inputs_as_json
 from components.program import parts_in_clear
 from components.settings import AgentSettings
-from provisioning.models import ConfigureInputs
+from provisioning.compose import STOP_SECONDS
+from provisioning.guest import common
+from provisioning.guest.compose import STOP_S
+from provisioning.models import LONGEST_DRAIN, ConfigureInputs
 from provisioning.phases import managed_config, render_configure
 from tests.unit.test_settings import MODEL, faults, read
 
@@ -67,6 +72,28 @@ def test_what_no_release_lets_be_pinned_is_told_with_the_way_that_works(key: str
     (text,) = warned(agentSettings=settings)
     assert text.startswith(f"agentSettings.{key} has no effect")
     assert f"hermes config set {key}" in text
+
+
+@pytest.mark.parametrize("name", ["restart_drain_timeout", "cron_drain_timeout"])
+@pytest.mark.parametrize("seconds", [61, "300", 1800.0, "nan"])
+def test_a_drain_that_outlasts_the_stop_is_refused(name: str, seconds: object) -> None:
+    key, rule = only(faults("cattle", **MODEL, agentSettings={"agent": {name: seconds}}))
+    assert key == "agentSettings"
+    assert f"agent.{name}" in rule
+    assert warned(agentSettings={"agent": {name: 60}}) == []
+
+
+def test_a_stop_has_room_for_the_longest_drain_and_a_deadline() -> None:
+    # facts hermes 0.20, 3: a stop drains restart_drain_timeout (0) and cron_drain_timeout (30), and upstream's own unit
+    # adds 30 s. The 1800 s of restart_after_turn_timeout count for SIGUSR1 alone, which nothing here sends.
+    unit = next(file for file in render_configure(configured()).files if file.path == "units/hermes-gateway.service")
+    text = unit.content.decode()
+    (stop,) = [int(line.partition("=")[2]) for line in text.splitlines() if line.startswith("TimeoutStopSec=")]
+    assert LONGEST_DRAIN + 30 <= stop == STOP_SECONDS == STOP_S
+    assert inspect.signature(common.ended).parameters["timeout_s"].default > stop
+    assert [line for line in text.splitlines() if "USR1" in line] == ["ExecReload=/bin/kill -USR1 $MAINPID"]
+    sources = [path.read_text() for path in Path("provisioning").rglob("*.py")]
+    assert not [text for text in sources if re.search('USR1|"reload"|try-reload', text)]
 
 
 def test_a_schemas_number_and_a_mode_that_is_not_taken_are_told() -> None:
