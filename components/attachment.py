@@ -19,6 +19,8 @@ from proxmox.planning import AttachWish, DetachWish
 from proxmox.vmid import prove_still_ours
 
 SLOT = "mp0"
+OPTIONS = {"mountoptions": "nodev;nosuid"}
+"""What is left on the volume with a set-user-ID bit, by the root of one container, means nothing in the next one."""
 _INPUTS = ("vmid", "node", "slot", "volid", "path", "options", "pending", "owner", "running")
 """What is declared. ``take_over`` is no property of an attachment: it only says how far one may go to get there."""
 
@@ -32,7 +34,7 @@ def _wish(props: Props, previous_volid: str | None = None) -> AttachWish:
         owner=int(props["owner"]),
         slot=props["slot"],
         # Neither size= nor backup= for a volume that exists (seed 002; facts proxmox 3.1).
-        options={},
+        options=OPTIONS,
         start=bool(props["running"]),
         previous_volid=previous_volid,
         takeover=props.get("take_over") == props["volid"],
@@ -134,8 +136,8 @@ class VolumeAttachment(Resource, module="proxmox", name="VolumeAttachment"):
             "volid": volid,
             "owner": owner,
             "path": path,
-            # None, and no change that waits: so a hand that adds ro=1 is seen by a refresh.
-            "options": "",
+            # These, and no change that waits: so a hand that adds ro=1 is seen by a refresh.
+            "options": ",".join(f"{key}={value}" for key, value in OPTIONS.items()),
             "pending": False,
             "take_over": take_over,
             "running": True,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict
 
 from components.rules import SettingsModel, keys_with, list_from_json, matches, object_from_json, refuse
 from components.service import is_loopback
+from provisioning.compose import DATA
 from provisioning.models import (
     ConfigureInputs,
     ContainerBackend,
@@ -157,14 +158,43 @@ def _volume(mount: HostMountSettings) -> Volume:
     return Volume.parse(f"{mount.path}:{mount.path}{':ro' if mount.read_only else ''}")
 
 
+def _problem(mount: HostMountSettings) -> str:
+    """Why a host mount can't be the container's, too; empty when it can."""
+    try:
+        _volume(mount)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def unmountable(host_mounts: Sequence[HostMountSettings]) -> Sequence[Fault]:
     """Host mounts at paths that are the image's own."""
+    return [
+        Fault("cattleHostMounts", mount.path, problem, "choose another path")
+        for mount in host_mounts
+        if (problem := _problem(mount))
+    ]
+
+
+def within_reach(docker: DockerSettings, host_mounts: Sequence[HostMountSettings], home: str) -> list[Fault]:
+    """Volumes whose path has a part that the agent can rename, on either side.
+
+    The engine looks it up as root, at each start of the container: a link in its place would lead it elsewhere.
+    """
+    own = [(text, Volume.parse(text)) for text in docker.extra_volumes]
+    lent = [(mount.path, _volume(mount)) for mount in host_mounts if not _problem(mount)]
+    every = [("agentExtraVolumes", *each) for each in own] + [("cattleHostMounts", *each) for each in lent]
+    outside = {home, *(each.source for _, _, each in every if not each.read_only)}
+    inside = {home, DATA, *(each.target for _, _, each in every if not each.read_only)}
     faults = []
-    for mount in host_mounts:
-        try:
-            _volume(mount)
-        except ValueError as error:
-            faults.append(Fault("cattleHostMounts", mount.path, str(error), "choose another path"))
+    for key, shown, volume in every:
+        for path, writable in ((volume.source, outside), (volume.target, inside)):
+            above = sorted(folder for folder in writable if path.startswith(f"{folder}/"))
+            if above:
+                rule = f"{path} lies in {above[0]}, where the agent can put a link in its place"
+                remedy = "name a folder beside it (/data:/data), or the outer one alone, or that read-only"
+                faults.append(Fault(key, shown, rule, remedy))
+                break
     return faults
 
 

@@ -31,7 +31,7 @@ from pydantic import (
 
 from components import dashboard, declaration
 from components.declaration import AgentDeclaration
-from components.docker import DockerSettings, docker_faults, unmountable
+from components.docker import DockerSettings, docker_faults, unmountable, within_reach
 from components.host_settings import HostMountSettings, NodeSshSettings, host_key_of, mounts_differ, unpinned
 from components.node_shell import NodeSsh
 from components.rules import SettingsModel, absolute_path, keys_with, list_from_json, matches, refuse
@@ -540,6 +540,8 @@ def load(
     if agent and agent.mode == DOCKER:
         faults += docker_faults(agent)
         faults += unmountable(cattle.lent) if cattle else ()
+    if docker and cattle:
+        faults += within_reach(docker, cattle.lent, cattle.mount_path)
     if agent and cattle:
         faults += faults_of_place(agent, cattle.mount_path)
     if faults or role is None or shared is None or connection is None:

@@ -52,7 +52,9 @@ class Bench:
             self.runtime.format_volume(self.root, 20 << 30, root_owner=GUEST_ROOT, log=_silent)
             key = self.key.with_suffix(".pub").read_text().strip()
             self.runtime.unpack(self.spec, template.archive, Setup(ssh_public_keys=(key,)), _silent)
-        mounts = (*self.spec.mounts, Mount("mp0", self.home, self.volume)) if with_volume else self.spec.mounts
+        # As the stacks attach it.
+        volume = Mount("mp0", self.home, self.volume, options=("nodev", "nosuid"))
+        mounts = (*self.spec.mounts, volume) if with_volume else self.spec.mounts
         self.runtime.start(replace(self.spec, mounts=mounts), _silent)
         self.running = True
 

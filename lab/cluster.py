@@ -235,7 +235,8 @@ class Cluster:
             folder = self.config.host_dir(node).joinpath(*PurePosixPath(volume).parts[1:])
             return Mount(key, mount["mp"], host_folder=folder, host_path=volume, read_only=read_only)
         image = self.volumes.path(node, self.volumes.parse(volume))
-        return Mount(key, mount["mp"], image=image, read_only=read_only)
+        options = tuple(filter(None, mount.get("mountoptions", "").split(";")))
+        return Mount(key, mount["mp"], image=image, read_only=read_only, options=options)
 
     @staticmethod
     def _interfaces(options: dict[str, str]) -> Iterator[Interface]:

@@ -118,7 +118,8 @@ def mount_script(spec: GuestSpec, guest_dir: Path) -> str:
         if mount.image is not None:
             # A root file system is thrown away with its guest: it need not survive a power failure of the machine,
             # and without barriers a package installation does not wait for the disk. Volumes keep theirs.
-            options = "loop,nobarrier" if mount.key == "rootfs" else "loop"
+            # A bind mount in the guest takes nosuid and the like over from this one.
+            options = ",".join(("loop", *(("nobarrier",) if mount.key == "rootfs" else ()), *mount.options))
             place = shlex.quote(str(mount_point(guest_dir, mount)))
             lines.append(f"attach {shlex.quote(str(mount.image))} {place} {options}")
         elif mount.host_folder is not None:

@@ -46,7 +46,7 @@ class Interface:
 class Mount:
     """One ``rootfs`` or ``mpN`` of a guest: an image file, or a host folder for a bind mount.
 
-    ``host_path`` is the folder as the node calls it.
+    ``host_path`` is the folder as the node calls it; ``options`` are mount(8)'s, of an image only.
     """
 
     key: str
@@ -55,6 +55,7 @@ class Mount:
     host_folder: Path | None = None
     host_path: str = ""
     read_only: bool = False
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

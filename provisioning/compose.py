@@ -15,20 +15,23 @@ from typing import Any
 import yaml
 
 from provisioning.guest.backend import PODMAN_NETWORK
+from provisioning.guest.supervise import STOP_S
+from provisioning.guest.walls import DATA_MOUNT
 from provisioning.models import ConfigureInputs, ContainerInputs
 
 PROJECT = "hermes"
 IDENTITY_LABEL = "hermes-stack.identity"
 DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")
+ADDED = ("cap_add", "cap_drop", "security_opt")
+"""Lists to which what is declared adds."""
 LOOPBACK = "127.0.0.1"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 MANAGED_FILES = ("config.yaml", ".env")
-RESTART_POLICY = {"docker": "unless-stopped", "podman": "always"}
-"""Podman's podman-restart.service brings back `always` alone after a reboot."""
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+"""What the image's init needs as root (docs/docker-image.md, "The container's walls"); the agent itself has none."""
+PROCESSES = 4096
 NETWORK = {"docker": "bridge", "podman": PODMAN_NETWORK}
 """A bridge of the engine's, and none of compose's: its MTU follows that of the guest's network card."""
-STOP_SECONDS = 90
-"""More than a gateway may take to drain (facts hermes 3, issue 31981)."""
 
 
 def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, Any]:
@@ -70,13 +73,19 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
         "container_name": PROJECT,
         "hostname": PROJECT,
         "command": ["gateway", "run"],
-        "restart": RESTART_POLICY[container.backend],
-        "stop_grace_period": f"{STOP_SECONDS}s",
+        # Never by the engine: it would look up the mounts' sources again with nobody to check them.
+        "restart": "no",
+        "cap_drop": ["ALL"],
+        "cap_add": list(CAPABILITIES),
+        "security_opt": ["no-new-privileges:true"],
+        "pids_limit": PROCESSES,
+        "stop_grace_period": f"{STOP_S}s",
         "network_mode": NETWORK[container.backend],
         "ports": ports,
         "environment": environment,
         "volumes": [
-            _bind(inputs.hermes_home, DATA),
+            # A part of its path is the agent's to rename: the guest mounts it where nothing is.
+            _bind(DATA_MOUNT, DATA),
             # The same path as outside, so that what the settings name exists in both modes.
             _bind(inputs.home, inputs.home),
             # Files, not the folder: newer images own files in /etc/hermes (facts hermes 2).
@@ -98,6 +107,8 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
     extra = dict(container.options)
     ours["ports"] += extra.pop("ports", [])
     ours["environment"] |= extra.pop("environment", {})
+    for name in ADDED:
+        ours[name] += [each for each in extra.pop(name, []) if each not in ours[name]]
     return {**ours, **extra}
 
 
@@ -129,6 +140,7 @@ def container_parameters(
             if isinstance(port, Mapping) and port.get("target") in names and "host_ip" in port
         ],
         "sources": [volume.source for volume in container.volumes],
+        "limit_memory": not {"mem_limit", "memswap_limit"} & set(container.options),
     }
 
 

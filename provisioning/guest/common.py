@@ -31,6 +31,8 @@ IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
 """What the agent phase has found out about Docker mode's image: what the configure phase is to run."""
 IMAGE_CURRENT = Path("/etc/hermes-stack/current.json")
 """The image that runs, with its version and engine; there in Docker mode only."""
+CONTAINER_RECORD = Path("/etc/hermes-stack/container.json")
+"""What the container is given, for the service that starts it; there in Docker mode only."""
 UPDATE_COPIES = Path("/var/lib/hermes-provision/update")
 """There while the configure phase switches versions, and after that was ended in the middle."""
 KEPT_FOLDER = ".hermes-stack"
@@ -38,6 +40,8 @@ KEPT_FOLDER = ".hermes-stack"
 GATEWAY = "hermes-gateway.service"
 DASHBOARD = "hermes-dashboard.service"
 CONTAINER = "hermes"
+CONTAINER_UNIT = "hermes-container.service"
+"""What starts the container, and what it is started by alone."""
 OUTPUT_LIMIT = 64 << 20
 """Bytes that are taken of what a program prints: it may be the agent's, and endless."""
 _CHUNK = 64 * 1024

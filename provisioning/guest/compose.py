@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pwd
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 from provisioning.guest.backend import BACKENDS, Backend, choose
 from provisioning.guest.common import (
     CONTAINER,
+    CONTAINER_RECORD,
+    CONTAINER_UNIT,
+    FACTS,
     GATEWAY,
     IMAGE_RECORD,
     Refusal,
     answer_in,
     as_user,
     bracket,
+    ended,
     install_file,
     read_json,
     run,
@@ -29,12 +35,13 @@ from provisioning.guest.common import (
 from provisioning.guest.engine import digest_reference, in_image, wait_for_engine
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader
-from provisioning.guest.services import STARTED, UNITS, refuse_taken_port, units_present
+from provisioning.guest.services import STARTED, UNITS, is_active, refuse_taken_port, units_present
+from provisioning.guest.supervise import STOP_S, prepare, unit_text
+from provisioning.guest.walls import DATA_MOUNT, refuse_unsafe, sources_of, unbind_state
 
 FOLDER = IMAGE_RECORD.parent
 FILE = FOLDER / "compose.yaml"
 IDENTITY_LABEL = "hermes-stack.identity"
-STOP_S = 90
 
 
 def installation() -> dict[str, Any]:
@@ -64,32 +71,43 @@ def inspect(backend: Backend) -> dict[str, Any] | None:
     return found[0]
 
 
-def decide(present: dict[str, Any] | None, *, identity: str, started: str | None, reads: str) -> str:
+def decide(present: dict[str, Any] | None, *, identity: str, started: str | None, reads: str, supervised: bool) -> str:
     """What has to happen: nothing, start, restart, or create.
 
     `present`: as the engine knows it. `started`: the digest of what it has read at its start. `reads`: of what it would
-    read now.
+    read now. `supervised`: whether the unit runs that keeps it running.
     """
     if present is None or _identity_of(present) != identity:
         return "create"
     if started != reads:
         return "restart"
-    return "nothing" if present["State"]["Running"] else "start"
+    return "nothing" if present["State"]["Running"] and supervised else "start"
 
 
 def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     """Bring the container to what is declared; answers what was done."""
     container = inputs["container"]
-    _refuse_missing_sources(container["sources"])
+    told = record_of(inputs)
+    refuse_unsafe(sources_of(told))
     backend = BACKENDS[container["backend"]]
     if remove_units() | _remove_others(backend):
         forget_process(inputs["user"], inputs["hermes_home"])
     choose(backend)
     FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(FILE, compose_text, mode=0o644, gid=0)
+    install_file(CONTAINER_RECORD, json.dumps(told, indent=1), mode=0o644, gid=0)
+    _install_unit(backend)
     reads = hashlib.sha256(json.dumps([config, env], sort_keys=True).encode()).hexdigest()
     present = inspect(backend)
-    what = decide(present, identity=container["identity"], started=read_json(STARTED).get(CONTAINER), reads=reads)
+    what = decide(
+        present,
+        identity=container["identity"],
+        started=read_json(STARTED).get(CONTAINER),
+        reads=reads,
+        supervised=is_active(CONTAINER_UNIT),
+    )
+    # A restart of last week is no news: verify wants to hear of those from here on (systemctl(1), reset-failed).
+    run("systemctl", "reset-failed", CONTAINER_UNIT, check=False)
     if what != "nothing":
         print(f"container: {what}", flush=True)
         if present is not None:
@@ -110,6 +128,22 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
     }
 
 
+def record_of(inputs: dict[str, Any]) -> dict[str, Any]:
+    """What the unit has to know of the container, from the phase's inputs."""
+    container = inputs["container"]
+    return {
+        **{name: inputs[name] for name in ("uid", "gid", "home", "hermes_home")},
+        **{name: container[name] for name in ("backend", "limit_memory")},
+        "folders": container["sources"],
+    }
+
+
+def _install_unit(backend: Backend) -> None:
+    if install_file(UNITS / CONTAINER_UNIT, unit_text(backend), mode=0o644, gid=0):
+        run("systemctl", "daemon-reload")
+    run("systemctl", "enable", "--quiet", CONTAINER_UNIT)
+
+
 def start_again(name: str, user: str, hermes_home: str) -> None:
     """Have the container run that compose.yaml describes, with the engine of this name: the one that is there, or,
     when an update has made another of it, one that is made again."""
@@ -117,12 +151,36 @@ def start_again(name: str, user: str, hermes_home: str) -> None:
     _remove_others(backend)
     run("systemctl", "enable", "--now", "--quiet", *backend.units)
     wait_for_engine(backend)
-    present = inspect(backend)
+    _install_unit(backend)
+    present, known = inspect(backend), CONTAINER_RECORD.exists()
+    if not known:
+        _take_up_older(backend)
     described = re.search(rf"{re.escape(IDENTITY_LABEL)}: '?([0-9a-f]{{64}})", FILE.read_text(encoding="utf-8"))
-    same = present is not None and described is not None and _identity_of(present) == described[1]
+    same = known and present is not None and described is not None and _identity_of(present) == described[1]
     if present is not None:
         _stop_in(backend)
     _bring_up(backend, user, hermes_home, anew=not same)
+
+
+def _take_up_older(backend: Backend) -> None:
+    """Bring a compose.yaml from before there was the unit to what the unit starts.
+
+    The engine restarted the container by itself then, and found the state directory by its name.
+    """
+    facts, text = read_json(FACTS), FILE.read_text(encoding="utf-8")
+    state = facts["hermes_home"]
+    sources = [word.strip("'\"") for word in re.findall(r"^ *source: (.+)$", text, re.MULTILINE)]
+    told = {
+        **{name: facts[name] for name in ("uid", "home", "hermes_home")},
+        "gid": pwd.getpwuid(facts["uid"]).pw_gid,
+        "backend": backend.name,
+        "limit_memory": False,
+        "folders": [source for source in sources if source not in (state, facts["home"])],
+    }
+    text = re.sub(rf"^( *source: ){re.escape(state)}$", rf"\g<1>{DATA_MOUNT}", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *restart: ).+$", r"\g<1>'no'", text, flags=re.MULTILINE)
+    install_file(FILE, text, mode=0o644, gid=0)
+    install_file(CONTAINER_RECORD, json.dumps(told, indent=1), mode=0o644, gid=0)
 
 
 def _identity_of(container: dict[str, Any]) -> str | None:
@@ -133,15 +191,20 @@ def _identity_of(container: dict[str, Any]) -> str | None:
 def _bring_up(backend: Backend, user: str, hermes_home: str, *, anew: bool) -> None:
     """Start the container, which does not run, or make it first. Refusal while something else has the home."""
     clear(user, hermes_home, GATEWAY)
-    if not anew:
-        run(*backend.compose, "--file", str(FILE), "start", timeout_s=STOP_S + 60)
-        return
-    # Whether it has to be made again is decided here: compose's own hash changes with its version, too.
-    run(
-        *(*backend.compose, "--file", str(FILE), "up", "--detach", "--force-recreate", "--no-build"),
-        *("--pull", "never", "--remove-orphans"),
-        timeout_s=STOP_S + 60,
-    )
+    if anew:
+        prepare()
+        # Whether it has to be made again is decided here: compose's own hash changes with its version, too.
+        run(
+            *(*backend.compose, "--file", str(FILE), "up", "--no-start", "--force-recreate", "--no-build"),
+            *("--pull", "never", "--remove-orphans"),
+            timeout_s=STOP_S + 60,
+        )
+    begun = time.time()
+    done = ended("systemctl", "start", CONTAINER_UNIT, timeout_s=STOP_S + 120)
+    if done.returncode != 0:
+        shown = ("--since", f"@{begun:.0f}", "--lines", "12", "--no-pager", "--output", "cat")
+        words = run("journalctl", "--unit", CONTAINER_UNIT, *shown, check=False).strip()
+        raise Refusal(f"{CONTAINER_UNIT} did not start the container:\n{words or done.stderr.strip()}")
 
 
 def stop() -> bool:
@@ -155,6 +218,8 @@ def stop() -> bool:
 
 
 def _stop_in(backend: Backend) -> None:
+    """First what would start it again, and then the container, which may run without it."""
+    run("systemctl", "stop", CONTAINER_UNIT, check=False, timeout_s=STOP_S + 90)
     run(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
 
 
@@ -185,7 +250,13 @@ def remove(user: str, hermes_home: str) -> bool:
 def remove_containers(why: str) -> bool:
     """Stop the agent's container in each engine and take it away; False where there is none."""
     found = [_remove_from(backend, why) for backend in BACKENDS.values()]
-    FILE.unlink(missing_ok=True)
+    for path in (FILE, CONTAINER_RECORD):
+        path.unlink(missing_ok=True)
+    if (UNITS / CONTAINER_UNIT).exists():
+        run("systemctl", "disable", "--now", "--quiet", CONTAINER_UNIT, timeout_s=STOP_S + 90)
+        (UNITS / CONTAINER_UNIT).unlink()
+        run("systemctl", "daemon-reload")
+    unbind_state()
     return any(found)
 
 
@@ -228,12 +299,3 @@ def _switch_off(backend: Backend) -> None:
 def forget_process(user: str, hermes_home: str) -> None:
     """Remove the note of the process that was the gateway: its number means another process in the other mode."""
     as_user(user, "rm", "-rf", f"{hermes_home}/gateway.pid")
-
-
-def _refuse_missing_sources(sources: list[str]) -> None:
-    missing = [source for source in sources if not Path(source).exists()]
-    if missing:
-        raise Refusal(
-            f"the container is to see {', '.join(missing)}, and there is no such folder in the guest.\n"
-            "Make it, or mount it into the guest, or correct agentExtraVolumes. The container was not touched."
-        )

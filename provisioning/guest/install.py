@@ -63,7 +63,8 @@ def install_programs(job: Path, inputs: dict[str, Any]) -> None:
         install_file(package / source.name, source.read_text(encoding="utf-8"), mode=0o644, gid=0)
     for name in ("verify", "status"):
         install_file(LIBRARY / f"{name}.py", program(name), mode=0o755, gid=0)
-    install_file(LIBRARY / "backups", program("backups"), mode=0o755, gid=0)
+    for name in ("backups", "supervise"):
+        install_file(LIBRARY / name, program(name), mode=0o755, gid=0)
     install_file(SUDOERS, sudoers(inputs["user"], inputs["users_group"]), mode=0o440, gid=0)
     if install_file(COMMAND, program("cli"), mode=0o755, gid=0):
         print(f"command line: {COMMAND} written")

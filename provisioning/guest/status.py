@@ -9,6 +9,7 @@ from typing import Any
 
 from provisioning.guest.backend import health_of
 from provisioning.guest.common import (
+    CONTAINER_UNIT,
     CURRENT,
     FACTS,
     IMAGE_CURRENT,
@@ -45,7 +46,8 @@ def in_container() -> dict[str, str]:
     state: dict[str, Any] = found.get("State", {})
     health = health_of(found).get("Status", "no health check")
     return {
-        "container": f"{state.get('Status', 'not there')} ({health}), restarts {found.get('RestartCount', 0)}",
+        "container": f"{state.get('Status', 'not there')} ({health})",
+        CONTAINER_UNIT.removesuffix(".service"): service_line(CONTAINER_UNIT),
         "version": f"{record.get('version', 'none')} in {record.get('directory', 'no image')}",
         "identity": str((found.get("Config", {}).get("Labels") or {}).get(IDENTITY_LABEL, "none of the stack's")),
     }

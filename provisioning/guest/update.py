@@ -31,6 +31,8 @@ from typing import Any
 from provisioning.guest import compose, verify
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import (
+    CONTAINER_RECORD,
+    CONTAINER_UNIT,
     CURRENT,
     DASHBOARD,
     FACTS,
@@ -176,8 +178,8 @@ def ask_all(subject: Subject, version: str) -> None:
 
 def own_files() -> list[Path]:
     """What a version's configuration consists of, outside the home."""
-    units = [path for unit in (GATEWAY, DASHBOARD) for path in UNITS.glob(f"{unit}*")]
-    project = (compose.FILE, IMAGE_CURRENT, Path(ENGINE))
+    units = [path for unit in (GATEWAY, DASHBOARD, CONTAINER_UNIT) for path in UNITS.glob(f"{unit}*")]
+    project = (compose.FILE, CONTAINER_RECORD, IMAGE_CURRENT, Path(ENGINE))
     every = (*MANAGED.glob("*"), *MANAGED.glob(".env"), *units, *project, STARTED, FACTS)
     return sorted(path for path in every if path.is_file())
 

@@ -28,6 +28,7 @@ from provisioning.guest.backend import ENGINE, health_of
 from provisioning.guest.cli import COMMAND
 from provisioning.guest.common import (
     CONTAINER,
+    CONTAINER_UNIT,
     CURRENT,
     DASHBOARD,
     FACTS,
@@ -116,16 +117,16 @@ def container() -> dict[str, Any] | None:
 
 
 def check_container() -> str:
-    """The state of its health check; Fault unless it runs, well, and never had to be restarted."""
+    """The state of its health check; Fault unless it runs, well, and never had to be started again."""
+    unit = show(CONTAINER_UNIT)
+    if (unit.get("ActiveState"), unit.get("SubState")) == ("activating", "start"):
+        # As after a reboot: the engine has to come up first.
+        return "starting"
+    check_unit(CONTAINER_UNIT)
     found = container()
     if found is None:
         raise Fault(f"there is no container {CONTAINER}: the configure phase has to run")
     state = found["State"]
-    if found.get("RestartCount"):
-        raise Fault(
-            f"the container {CONTAINER} was restarted by its engine {found['RestartCount']} times "
-            f"(last exit status {state.get('ExitCode')})"
-        )
     if not state.get("Running"):
         raise Fault(f"the container {CONTAINER} is {state.get('Status')} (exit status {state.get('ExitCode')})")
     health = health_of(found)

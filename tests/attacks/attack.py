@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from provisioning.guest.backend import ENGINE
+from provisioning.guest.common import CONTAINER_UNIT
 from provisioning.talk import ask
 from tests.e2e.phase_guest import Guest
 
 Mode = Literal["bare-metal", "docker", "podman"]
 
-MODULES = ("imports",)
+MODULES = ("imports", "links")
 """The modules of this folder that hold attacks."""
 
 WORKSPACE = "/home/hermes/workspace"
@@ -62,7 +62,13 @@ class Scene:
         if self.mode == "bare-metal":
             self.root("systemctl restart 'hermes-*.service'", 120)
         else:
-            self.root(f"{ENGINE} restart hermes", 120)
+            self.root(f"systemctl restart {CONTAINER_UNIT}", 240)
+
+    def reboot(self) -> None:
+        """The guest's power goes off and on, as by its node."""
+        assert self.guest.runtime.shutdown(self.guest.spec, 100)
+        self.guest.running = False
+        self.guest.up()
 
     def proved(self) -> None:
         """The agent answers a real prompt, and never had to be restarted."""

@@ -34,7 +34,7 @@ def test_up_attaches_before_the_only_start(both_seed: Deployed, with_both: Site)
     sent = list(both_seed.sent)
     assert verbs(sent) == [
         CREATE,
-        f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes",
+        f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes,mountoptions=nodev;nosuid",
         f"POST {PLACE}/status/start",
     ]
     create = next(request for request in sent if request.write)
@@ -53,7 +53,7 @@ def test_up_attaches_before_the_only_start(both_seed: Deployed, with_both: Site)
     assert any(request.path == "/cluster/nextid" and request.params["vmid"] == str(CATTLE) for request in before)
 
     config = with_both.node.config(CATTLE)
-    assert config["mp0"] == f"{VOLID},mp=/home/hermes,size=2G"
+    assert config["mp0"] == f"{VOLID},mp=/home/hermes,mountoptions=nodev;nosuid,size=2G"
     assert config["rootfs"] == f"{ROOT},size=20G"
     assert config["tags"] == "agent;ai;pulumi"
     assert config["onboot"] == 1
@@ -115,7 +115,7 @@ def test_replace_goes_through_detach_delete_create_attach(with_both: Site) -> No
         f"PUT {CATTLE}/config delete=unused0",
         f"DELETE {PLACE}",
         CREATE,
-        f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes",
+        f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes,mountoptions=nodev;nosuid",
         f"POST {PLACE}/status/start",
     ]
     assert with_both.data(VOLID) == before

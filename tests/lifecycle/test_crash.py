@@ -30,7 +30,7 @@ START = f"/nodes/{NODE}/lxc/{CATTLE}/status/start"
 
 def assert_up(site: Site) -> None:
     config = site.node.config(CATTLE)
-    assert config["mp0"] == f"{VOLID},mp=/home/hermes,size=2G"
+    assert config["mp0"] == f"{VOLID},mp=/home/hermes,mountoptions=nodev;nosuid,size=2G"
     assert [key for key in config if key.startswith("unused")] == []
     assert site.node.running(CATTLE)
     assert site.node.volumes() == {

@@ -9,7 +9,7 @@ import pytest
 from tests.lifecycle.homesite import CATTLE, NODE, PET, Site
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
-SET_MOUNT = f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes"
+SET_MOUNT = f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes,mountoptions=nodev;nosuid"
 SHUTDOWN = f"POST {CATTLE}/status/shutdown forceStop=1 timeout=60"
 START = f"POST {CATTLE}/status/start"
 HERMES = {"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}
@@ -65,7 +65,7 @@ def test_the_cattles_volume_and_power(
     with_both.up("cattle", "--refresh")
     assert with_both.writes == repair
     config = with_both.node.config(CATTLE)
-    assert config["mp0"] == f"{VOLID},mp=/home/hermes,size=2G"
+    assert config["mp0"] == f"{VOLID},mp=/home/hermes,mountoptions=nodev;nosuid,size=2G"
     assert [key for key in config if key.startswith("unused")] == []
     assert with_both.node.running(CATTLE)
     assert with_both.data(VOLID) == before

@@ -11,7 +11,7 @@ OTHER_VOLID = f"local-lvm:vm-{PET}-disk-2"
 ALICE = 106
 HERMES = {"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}
 OTHER = {"name": "other", "storage": "local-lvm", "size": 1, "path": "/mnt/other"}
-MOUNT = f"PUT {ALICE}/config mp0={VOLID},mp=/home/hermes"
+MOUNT = f"PUT {ALICE}/config mp0={VOLID},mp=/home/hermes,mountoptions=nodev;nosuid"
 START = f"POST {ALICE}/status/start"
 
 

@@ -16,9 +16,8 @@ from components.agent import configure_inputs, warnings_of
 from components.phase import inputs_as_json
 from components.program import parts_in_clear
 from components.settings import AgentSettings
-from provisioning.compose import STOP_SECONDS
 from provisioning.guest import common
-from provisioning.guest.compose import STOP_S
+from provisioning.guest.supervise import STOP_S
 from provisioning.models import LONGEST_DRAIN, ConfigureInputs
 from provisioning.phases import managed_config, render_configure
 from tests.unit.test_settings import MODEL, faults, read
@@ -89,7 +88,7 @@ def test_a_stop_has_room_for_the_longest_drain_and_a_deadline() -> None:
     unit = next(file for file in render_configure(configured()).files if file.path == "units/hermes-gateway.service")
     text = unit.content.decode()
     (stop,) = [int(line.partition("=")[2]) for line in text.splitlines() if line.startswith("TimeoutStopSec=")]
-    assert LONGEST_DRAIN + 30 <= stop == STOP_SECONDS == STOP_S
+    assert LONGEST_DRAIN + 30 <= stop == STOP_S
     assert inspect.signature(common.ended).parameters["timeout_s"].default > stop
     assert [line for line in text.splitlines() if "USR1" in line] == ["ExecReload=/bin/kill -USR1 $MAINPID"]
     sources = [path.read_text() for path in Path("provisioning").rglob("*.py")]

@@ -127,6 +127,17 @@ def test_the_mount_script_is_valid_shell_whatever_the_path() -> None:
     subprocess.run(["sh", "-n"], input=script, text=True, check=True, timeout=10)
 
 
+def test_a_volume_is_mounted_with_its_options() -> None:
+    """pct.conf(5), mountoptions; the guest's bind mount has its flags from this one (mount(2))."""
+    mounts = (
+        Mount("rootfs", "/", Path("/disk.raw")),
+        Mount("mp0", "/d", Path("/data.raw"), options=("nodev", "nosuid")),
+        Mount("mp1", "/e", Path("/more.raw")),
+    )
+    found = [line.split()[-1] for line in mount_script(spec(mounts=mounts), GUEST_DIR).splitlines() if ".raw" in line]
+    assert found == ["loop,nobarrier", "loop,nodev,nosuid", "loop"]
+
+
 @pytest.mark.parametrize("folder", ["not there", "link"])
 def test_a_host_folder_that_is_missing_or_a_link_fails_with_its_name(tmp_path: Path, folder: str) -> None:
     mounts = (Mount("rootfs", "/"), Mount("mp0", "/d", host_folder=tmp_path / folder, host_path="/srv/a folder"))

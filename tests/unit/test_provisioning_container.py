@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
 from provisioning.guest import compose, services
 from provisioning.guest.backend import BACKENDS
-from provisioning.guest.common import GATEWAY, Refusal
+from provisioning.guest.common import CONTAINER_UNIT, GATEWAY, Refusal
+from provisioning.guest.walls import Account, Sources
 
 OLD, NEW = "0" * 64, "f" * 64
 CONFIG: dict[str, Any] = {"model": {"default": "m"}}
@@ -26,7 +29,15 @@ class Engines:
         self.units: dict[str, bool] = {}
         self.done: list[str] = []
         self.lock_held = False
+        self.supervised = False
+        self.unsafe = ""
         (root / "units").mkdir()
+        monkeypatch.setattr(compose, "prepare", lambda: self.done.append("mount the state"))
+        monkeypatch.setattr(compose, "unbind_state", lambda: self.done.append("unmount the state"))
+        monkeypatch.setattr(compose, "refuse_unsafe", self.refuse_unsafe)
+        monkeypatch.setattr(compose, "is_active", lambda _: self.supervised)
+        self.record, self.unit = root / "container.json", root / "units" / CONTAINER_UNIT
+        monkeypatch.setattr(compose, "CONTAINER_RECORD", self.record)
         for name, value in {
             "FILE": root / "compose.yaml",
             "FOLDER": root,
@@ -37,6 +48,7 @@ class Engines:
             "choose": lambda backend: self.done.append(f"engine is {backend.name}"),
             "clear": self.clear,
             "wait_for_engine": lambda _: None,
+            "ended": self.ended,
             "install_file": lambda path, text, **_: path.write_text(text),
             "refuse_taken_port": lambda *port: self.done.append(f"port {port[1]}"),
         }.items():
@@ -63,8 +75,25 @@ class Engines:
         if self.lock_held:
             raise Refusal("another gateway runs on the home")
 
+    def refuse_unsafe(self, sources: Sources) -> None:
+        assert sources == Sources(Account(10000, 10000), "/home/hermes", "/home/hermes/.hermes", ("/data",))
+        if self.unsafe:
+            raise Refusal(self.unsafe)
+
+    def ended(self, *command: str, **_: Any) -> CompletedProcess[str]:
+        """The unit's start: it starts the container that its record names the engine of."""
+        assert command == ("systemctl", "start", CONTAINER_UNIT)
+        backend = json.loads(self.record.read_text())["backend"]
+        assert f"container of {BACKENDS[backend].title}" in self.unit.read_text()
+        self.done.append(f"{backend} start")
+        self.containers[backend]["State"]["Running"] = self.supervised = True
+        assert len(self.gateways()) == 1, self.gateways()
+        return CompletedProcess(command, 0, "", "")
+
     def run(self, *command: str, **_: Any) -> str:
         if command[0] == "systemctl":
+            if "stop" in command and CONTAINER_UNIT in command:
+                self.supervised = False
             if "disable" in command:
                 self.units |= dict.fromkeys(set(self.units) & set(command), False)
                 self.done.append(f"disable {' '.join(word for word in command[2:] if not word.startswith('-'))}")
@@ -90,18 +119,22 @@ class Engines:
         elif verb == "rm":
             del self.containers[backend.name]
         else:
-            if verb == "up":
-                assert {"--force-recreate", "never", "--no-build"} <= set(command)
-                self.has(backend.name, compose.FILE.read_text().split(": ")[1].strip(), running=False)
-            self.containers[backend.name]["State"]["Running"] = True
-            assert len(self.gateways()) == 1, self.gateways()
+            assert verb == "up", "only the unit starts it"
+            assert self.done[-2] == "mount the state", "the engine looks for its mounts when it makes a container"
+            assert {"--no-start", "--force-recreate", "never", "--no-build"} <= set(command)
+            found = re.search(f"{compose.IDENTITY_LABEL}: (.+)", compose.FILE.read_text())
+            assert found is not None
+            self.has(backend.name, found[1], running=False)
         return ""
 
     def start(self, backend: str = "docker", identity: str = OLD, env: Mapping[str, str] | None = None) -> str:
-        container = {"backend": backend, "identity": identity, "sources": [], "reach": "127.0.0.1"}
+        container = {"backend": backend, "identity": identity, "sources": ["/data"], "reach": "127.0.0.1"}
         inputs = {
-            "container": {**container, "ports": [("127.0.0.1", 8642, "API server")]},
+            "container": {**container, "limit_memory": True, "ports": [("127.0.0.1", 8642, "API server")]},
             "user": "hermes",
+            "uid": 10000,
+            "gid": 10000,
+            "home": "/home/hermes",
             "hermes_home": "/home/hermes/.hermes",
             "api_server": {"port": 8642},
             "dashboard": {"enabled": False, "port": 9119},
@@ -117,10 +150,28 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 def test_a_first_container_is_made(engines: Engines) -> None:
     assert engines.start() == "create"
-    assert engines.done[-3:] == ["engine is docker", "port 8642", "docker up"]
+    assert engines.done[-5:] == ["engine is docker", "port 8642", "mount the state", "docker up", "docker start"]
     engines.done.clear()
     assert engines.start() == "nothing"
-    assert not [what for what in engines.done if what.startswith(("docker", "port"))]
+    assert not [what for what in engines.done if what.startswith(("docker", "port", "mount"))]
+
+
+def test_what_the_agent_could_lead_elsewhere_is_refused_before_anything_is_touched(engines: Engines) -> None:
+    engines.start()
+    engines.done.clear()
+    engines.unsafe = "/data is a symbolic link"
+    with pytest.raises(Refusal, match="symbolic link"):
+        engines.start(identity=NEW)
+    assert engines.done == []
+    assert engines.gateways() == ["docker"]
+
+
+def test_one_that_runs_without_its_unit_gets_it(engines: Engines) -> None:
+    """As by `docker start`: nobody would start it again, and nobody check what it is given."""
+    engines.start()
+    engines.supervised = False
+    assert engines.start() == "start"
+    assert engines.supervised
 
 
 def test_a_setting_stops_and_starts_the_same_container(engines: Engines) -> None:
@@ -134,7 +185,7 @@ def test_another_identity_is_made_once_the_old_one_has_stopped(engines: Engines)
     engines.start()
     engines.done.clear()
     assert engines.start(identity=NEW) == "create"
-    assert engines.done[-3:] == ["docker stop", "port 8642", "docker up"]
+    assert engines.done[-5:] == ["docker stop", "port 8642", "mount the state", "docker up", "docker start"]
 
 
 def test_one_that_was_stopped_is_started(engines: Engines) -> None:
@@ -170,17 +221,83 @@ def test_a_gateway_that_somebody_else_has_started_is_told_and_no_second_one_is(e
     assert engines.gateways() == []
 
 
-@pytest.mark.parametrize(("present", "verb"), [(OLD, "start"), (NEW, "up"), (None, "up")])
-def test_going_back_starts_what_the_file_describes(present: str | None, verb: str, engines: Engines) -> None:
+@pytest.mark.parametrize(("present", "verbs"), [(OLD, ["start"]), (NEW, ["up", "start"]), (None, ["up", "start"])])
+def test_going_back_starts_what_the_file_describes(present: str | None, verbs: list[str], engines: Engines) -> None:
     """The one that is there, where it is that one; else an update has put another in its place."""
     compose.FILE.write_text(f"      {compose.IDENTITY_LABEL}: {OLD}\n")
+    engines.record.write_text('{"backend": "docker"}')
     engines.has("podman", NEW)
     if present is not None:
         engines.has("docker", present, running=False)
     compose.start_again("docker", "hermes", "/home/hermes/.hermes")
-    assert engines.done[-1] == f"docker {verb}"
+    assert engines.done[-1] == "docker start"
+    assert [f"docker {verb}" for verb in verbs] == [
+        what for what in engines.done if what in ("docker up", "docker start")
+    ]
     assert engines.gateways() == ["docker"]
     assert engines.containers["docker"]["Config"]["Labels"][compose.IDENTITY_LABEL] == OLD
+
+
+OLDER = f"""# Written by the stack; changes by hand are overwritten.
+name: hermes
+services:
+  hermes:
+    restart: unless-stopped
+    volumes:
+    - type: bind
+      source: /home/hermes/.hermes
+      target: /opt/data
+    - type: bind
+      source: /home/hermes
+      target: /home/hermes
+    - type: bind
+      source: /etc/hermes/.env
+      target: /etc/hermes/.env
+    - type: bind
+      source: '/data'
+      target: /data
+    labels:
+      {compose.IDENTITY_LABEL}: {OLD}
+"""
+"""As the program before there was the unit has written it."""
+
+
+def test_going_back_to_a_container_of_before_brings_it_into_the_present_form(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine restarted it by itself, and found the state directory by a name that the agent can change."""
+    compose.FILE.write_text(OLDER)
+    facts = engines.root / "agent.json"
+    facts.write_text(json.dumps({"uid": 0, "home": "/home/hermes", "hermes_home": "/home/hermes/.hermes"}))
+    monkeypatch.setattr(compose, "FACTS", facts)
+    engines.has("docker", OLD, running=False)
+    compose.start_again("docker", "hermes", "/home/hermes/.hermes")
+    assert engines.done[-3:] == ["mount the state", "docker up", "docker start"]
+    text = compose.FILE.read_text()
+    assert "restart: 'no'" in text
+    assert "source: /run/hermes-stack/data\n      target: /opt/data" in text
+    assert "/home/hermes/.hermes" not in text
+    told = json.loads(engines.record.read_text())
+    assert told == {
+        "backend": "docker",
+        "limit_memory": False,
+        "uid": 0,
+        "gid": 0,
+        "home": "/home/hermes",
+        "hermes_home": "/home/hermes/.hermes",
+        "folders": ["/etc/hermes/.env", "/data"],
+    }
+
+
+def test_the_end_of_docker_mode_leaves_no_unit_and_no_mount(engines: Engines) -> None:
+    engines.start()
+    engines.done.clear()
+    assert compose.remove("hermes", "/home/hermes/.hermes")
+    assert f"disable {CONTAINER_UNIT}" in engines.done
+    assert engines.done[-1] == "unmount the state"
+    assert not engines.unit.exists()
+    assert not engines.record.exists()
+    assert not compose.FILE.exists()
 
 
 def test_stopping_is_asked_of_both_engines_and_says_whether_one_ran(engines: Engines) -> None:

@@ -294,7 +294,11 @@ def a_container(identity: str, *, running: bool = True, labels: bool = True) -> 
     ],
 )
 def test_only_another_identity_makes_another_container(present: Any, started: str | None, what: str) -> None:
-    assert decide(present, identity="i1", started=started, reads="r1") == what
+    assert decide(present, identity="i1", started=started, reads="r1", supervised=True) == what
+
+
+def test_a_container_that_runs_without_its_unit_is_started_by_it() -> None:
+    assert decide(a_container("i1"), identity="i1", started="r1", reads="r1", supervised=False) == "start"
 
 
 # -- the two engines --------------------------------------------------------------------------------------------------

@@ -313,6 +313,41 @@ def test_faults_of_docker_mode_come_together_with_the_others() -> None:
     assert {"agentImage", "cattleVmid", "agentModelUrl"} == set(found)
 
 
+LENT = [{"source": "/mnt/pve/hdd/hermes", "path": "/data"}]
+SHOWN = [{"source": "/mnt/pve/hdd/films", "path": "/media", "readOnly": True}]
+
+
+@pytest.mark.parametrize(
+    ("volumes", "mounts", "path", "within"),
+    [
+        (["/home/hermes/work:/work"], [], "/home/hermes/work", "/home/hermes"),
+        (["/home/hermes/.hermes/skills:/skills:ro"], [], "/home/hermes/.hermes/skills", "/home/hermes"),
+        (["/srv/ha:/home/hermes/ha"], [], "/home/hermes/ha", "/home/hermes"),
+        (["/srv/ha:/opt/data/ha"], [], "/opt/data/ha", "/opt/data"),
+        (["/data/films:/films"], LENT, "/data/films", "/data"),
+        (["/srv:/srv", "/srv/films:/films:ro"], [], "/srv/films", "/srv"),
+        (["/srv:/srv", "/films:/srv/films:ro"], [], "/srv/films", "/srv"),
+        ([], [{"source": "/mnt/pve/hdd/hermes", "path": "/home/hermes/disk"}], "/home/hermes/disk", "/home/hermes"),
+    ],
+)
+def test_a_volume_whose_path_the_agent_can_change_is_refused(
+    volumes: list[str], mounts: list[dict[str, Any]], path: str, within: str
+) -> None:
+    """The engine looks it up as root at each start: a link in the place of a part of it leads to /etc, say."""
+    found = faults("cattle", **DOCKER, agentExtraVolumes=volumes, cattleHostMounts=mounts)
+    [(key, (_, rule, remedy))] = found.items()
+    assert key == ("agentExtraVolumes" if volumes else "cattleHostMounts")
+    assert rule == f"{path} lies in {within}, where the agent can put a link in its place"
+    assert "a folder beside it" in remedy
+
+
+def test_a_volume_beside_the_home_or_in_what_is_read_only_is_taken() -> None:
+    volumes = ["/media/films:/films:ro", "/srv:/srv:ro", "/srv/x:/x", "/home:/people:ro", "/data-2:/data-2"]
+    docker = read("cattle", **DOCKER, agentExtraVolumes=volumes, cattleHostMounts=[*SHOWN, *LENT]).docker
+    assert docker is not None
+    assert docker.extra_volumes == volumes
+
+
 # --- host mounts --------------------------------------------------------------------------------
 
 
