@@ -21,6 +21,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -45,7 +46,7 @@ SMOKE_IMAGE = "hermes-stack-smoke"
 # Docker's own repository, and the key that it has been signed with since 2017.
 DOCKER_REPOSITORY = "https://download.docker.com/linux"
 DOCKER_KEY = "9DC858229FC7DD38854AE2D88D81803C0EBFCD88"
-DOCKER_KEYRING = Path("/etc/apt/keyrings/docker.asc")
+DOCKER_KEYRING = Path("/etc/apt/keyrings/docker.gpg")
 DOCKER_SOURCE = Path("/etc/apt/sources.list.d/docker.sources")
 DOCKER_PACKAGES = ("docker-ce", "docker-ce-cli", "containerd.io", "docker-compose-plugin")
 DEBIAN_PACKAGES = ("docker.io", "iptables")
@@ -72,28 +73,41 @@ START_S = 60.0
 # ---- the key of Docker's repository ---------------------------------------------------------------------------------
 
 
-def key_fingerprints(armored: str) -> list[str]:
-    """The fingerprints of the primary keys in an OpenPGP file, as 40 hex digits in capitals (RFC 4880, 4.2 and 12.2).
+@dataclass(frozen=True)
+class PublicKey:
+    """An OpenPGP key, without its armor. `fingerprints`: of the primary keys in it, as 40 hex digits in capitals."""
 
-    Raises ValueError for what is no such file.
+    content: bytes
+    fingerprints: tuple[str, ...]
+
+
+# RFC 4880, 4.3: what a public key consists of. Readers skip what they don't know, each in its own way.
+_SIGNATURE, _PRIMARY, _USER, _SUBKEY = 2, 6, 13, 14
+
+
+def read_key(armored: str) -> PublicKey:
+    """The key in an armored OpenPGP file (RFC 4880, 4.2, 6.2 and 12.2). Raises ValueError for what is no such file.
+
+    What is installed is what was read here: apt takes another line than this for the end of the armor's headers.
     """
-    lines = armored.strip().splitlines()
+    lines = [line.strip() for line in armored.strip().splitlines()]
     begin, end = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
-    if not lines or lines[0].strip() != begin or lines[-1].strip() != end or "" not in [line.strip() for line in lines]:
+    if not lines or lines[0] != begin or lines[-1] != end or "" not in lines:
         raise ValueError("no armored OpenPGP key")
-    blank = [line.strip() for line in lines].index("")
-    body = "".join(line.strip() for line in lines[blank + 1 : -1] if not line.startswith("="))
+    body = "".join(line for line in lines[lines.index("") + 1 : -1] if not line.startswith("="))
     data = base64.b64decode(body, validate=True)
     found, at = [], 0
     while at < len(data):
         tag, size, start = _packet(data, at)
-        if tag == 6:
+        if tag not in (_SIGNATURE, _PRIMARY, _USER, _SUBKEY) or start + size > len(data):
+            raise ValueError(f"an OpenPGP packet of type {tag}, {size} bytes long, which is no part of a public key")
+        if tag == _PRIMARY:
             packet = data[start : start + size]
             # A version 4 fingerprint covers the packet behind a header of its own.
             header = b"\x99" + len(packet).to_bytes(2, "big")
             found.append(hashlib.sha1(header + packet, usedforsecurity=False).hexdigest().upper())
         at = start + size
-    return found
+    return PublicKey(data, tuple(found))
 
 
 def _packet(data: bytes, at: int) -> tuple[int, int, int]:
@@ -204,17 +218,17 @@ def docker_repository(release: dict[str, str]) -> bool:
         print(f"engine: Docker's repository is not used here ({error})")
         return False
     try:
-        found = key_fingerprints(key)
+        found = read_key(key)
     except ValueError as error:
-        found = [str(error)]
-    if found != [DOCKER_KEY]:
+        found = PublicKey(b"", (str(error),))
+    if found.fingerprints != (DOCKER_KEY,):
         raise Refusal(
-            f"{base}/gpg holds the key {', '.join(found)}, expected {DOCKER_KEY}. Nothing was installed.\n"
+            f"{base}/gpg holds the key {', '.join(found.fingerprints)}, expected {DOCKER_KEY}. Nothing was installed.\n"
             "Somebody answers in Docker's place, or Docker has a new key."
         )
     for path in (DOCKER_KEYRING, DOCKER_SOURCE):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    install_file(DOCKER_KEYRING, key, mode=0o644, gid=0)
+    install_binary(DOCKER_KEYRING, found.content, mode=0o644)
     architecture = run("dpkg", "--print-architecture").strip()
     source = (
         f"Types: deb\nURIs: {base}\nSuites: {release['VERSION_CODENAME']}\nComponents: stable\n"
@@ -352,11 +366,11 @@ def member_of(packed: bytes, name: str) -> bytes:
         return stream.read() if stream else b""
 
 
-def install_binary(path: Path, content: bytes) -> None:
+def install_binary(path: Path, content: bytes, *, mode: int = 0o755) -> None:
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_bytes(content)
-    part.chmod(0o755)
+    part.chmod(mode)
     part.rename(path)
 
 
