@@ -354,16 +354,21 @@ class Trial:
         say(f"the update to {second.version}")
         try:
             updated = self.switch_to(second.directory)
-            notes = agent_notes(self.heard)
-            self.verify(second)
         except ProvisioningError as error:
             self._no(str(error))
             self._after_failure(first, before)
             return None
+        notes = agent_notes(self.heard)
+        try:
+            self.verify(second)
+        except ProvisioningError as error:
+            self._no(f"it answers, and is not as it should be: {error}")
+            return None
         new, after = self.running(second, updated), self.look(second.directory)
         self.verdict.figures["seconds offline"] = float(updated.get("offline_seconds") or 0)
         self.verdict.figures["MB of its installation"] = new.megabytes
-        self.verdict.proved.append("the update: gateway, version, a real prompt, the dashboard where there is one")
+        dashboard = ", dashboard" if self.configuration(second.directory).dashboard.enabled else ""
+        self.verdict.proved.append(f"the update: gateway, version, a real prompt{dashboard}")
         self.verdict.changes = [*notes, *changes(old, new, before, after)]
         if gone := lost(before, after):
             self._no(*gone)
@@ -394,7 +399,11 @@ class Trial:
     def _after_failure(self, first: Build, before: Held) -> None:
         """A failed update has to be taken back, with nothing lost."""
         say(f"whether {first.version} serves again")
-        self.verify(first)
+        try:
+            self.verify(first)
+        except ProvisioningError as error:
+            self._no(f"{first.version} does not serve again: {error}")
+            return
         if gone := lost(before, self.look(first.directory)):
             self._no(*[f"after it was taken back: {reason}" for reason in gone])
         else:

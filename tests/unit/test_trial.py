@@ -18,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from components.agent import configure_inputs
+from provisioning.errors import ProvisioningError
 from provisioning.models import ConfigureInputs, ModelEndpoint
 from provisioning.phases import render_configure
 from tests.unit.test_settings import MODEL, read
@@ -345,3 +346,84 @@ def test_an_archive_without_a_home_is_refused(tmp_path: Path) -> None:
 def test_a_backup_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(command.TrialError, match="there is no backup"):
         command.archive_of(tmp_path / "none", tmp_path)
+
+
+# ---- its course -----------------------------------------------------------------------------------------------------
+
+
+class Course(command.Trial):
+    """A trial whose guest is a table: which step fails, and what the home holds at each look."""
+
+    def __init__(self, fails: str = "", after: Held = BEFORE, back: Held = BEFORE) -> None:
+        self.verdict = Verdict("new", "old", "on a home")
+        self.fails, self.after, self.back, self.steps = fails, after, back, list[str]()
+        self.heard: list[str] = ["config.yaml: schema 33 to 37"]
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if name == self.fails:
+            raise ProvisioningError(f"{name} broke")
+
+    def switch_to(self, directory: str) -> dict[str, Any]:
+        self._step(f"switch to {directory}")
+        return {"backup": "B", "offline_seconds": 5.5}
+
+    def verify(self, build: command.Build, **_: Any) -> None:
+        self._step(f"verify {build.version}")
+
+    def run(self, plan: Any, timeout_s: float = 0) -> dict[str, Any]:  # noqa: ARG002 - as the real one
+        self._step(plan.name)
+        return {}
+
+    def configuration(self, directory: str) -> ConfigureInputs:  # noqa: ARG002 - as the real one
+        return configured()
+
+    def look(self, directory: str) -> Held:
+        return self.after if directory == "/new" else self.back
+
+    def running(self, build: command.Build, configured: dict[str, Any]) -> Running:  # noqa: ARG002 - as the real one
+        return replace(OLD, version=build.version)
+
+
+FIRST, SECOND = command.Build("/old", "0.19.0"), command.Build("/new", "0.20.3")
+
+
+def course(**given: Any) -> Course:
+    made = Course(**given)
+    backup = made._update(FIRST, SECOND, OLD, BEFORE)
+    if backup is not None:
+        made._go_back(FIRST, BEFORE, backup)
+    return made
+
+
+def test_a_release_that_proves_itself_and_lets_go_back_is_a_yes() -> None:
+    made = course()
+    assert made.verdict.answer is True
+    assert made.steps == ["switch to /new", "verify 0.20.3", "switch to /old", "backups", "verify 0.19.0"]
+    assert made.verdict.changes == ["config.yaml: schema 33 to 37"]
+    assert made.verdict.figures["seconds offline"] == 5.5
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"fails": "switch to /new"}, "switch to /new broke"),
+        ({"fails": "verify 0.20.3"}, "not as it should be"),
+        ({"fails": "switch to /old"}, "no way back"),
+        ({"fails": "backups"}, "no way back"),
+        ({"fails": "verify 0.19.0"}, "no way back"),
+        ({"after": replace(BEFORE, messages=1)}, "messages are gone"),
+        ({"back": replace(BEFORE, messages=1)}, "after the way back"),
+    ],
+)
+def test_whatever_breaks_is_a_no_with_its_reason(given: dict[str, Any], reason: str) -> None:
+    made = course(**given)
+    assert made.verdict.answer is False
+    assert reason in "\n".join(made.verdict.reasons)
+
+
+def test_an_update_that_was_taken_back_is_looked_at() -> None:
+    taken_back = course(fails="switch to /new")
+    assert "taken back: 0.19.0 serves, with all that it had" in taken_back.verdict.proved
+    lossy = course(fails="switch to /new", back=replace(BEFORE, cron=frozenset()))
+    assert any("after it was taken back" in reason for reason in lossy.verdict.reasons)
