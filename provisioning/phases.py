@@ -56,6 +56,9 @@ DASHBOARD_UNIT = "hermes-dashboard.service"
 # ripgrep and git: the agent's file and repository tools; python3: its interpreter, and that of our own later phases.
 BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
 
+AGENT_SCRIPTS = ("run.sh", "ask.py", "record.py", "uv.lock", "node.lock")
+"""What scripts/agent.sh reads beside itself."""
+
 # Changes when a directory built by an older version of agent.sh is no longer good enough.
 BUILD_FORMAT = 3
 
@@ -144,7 +147,7 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
         _text("scripts/agent.sh"),
         variables,
         declared=declared,
-        more=_scripts("run.sh", "uv.lock", "node.lock"),
+        more=_scripts(*AGENT_SCRIPTS),
     )
     # Which uv does the work is no property of the result, so it joins after the digest was made.
     env = _env_file({**variables, "UV_SHA256": large[0].sha256 if large else ""})
@@ -155,7 +158,8 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
 def render_docker(inputs: DockerInputs) -> PhasePlan:
     """The agent phase of Docker mode: engine, compose plugin, a first container, the image."""
     declared = inputs.model_dump(mode="json")
-    return _plan("agent", guest_main("engine"), {}, declared=declared, parameters=declared, more=guest_package())
+    more = (*guest_package(), *_scripts("run.sh", "apt.sh"))
+    return _plan("agent", guest_main("engine"), {}, declared=declared, parameters=declared, more=more)
 
 
 def agent_directory_name(inputs: AgentInputs) -> str:

@@ -174,21 +174,13 @@ def explain(output: str, backend: Backend = DOCKER) -> str:
 # ---- packages -------------------------------------------------------------------------------------------------------
 
 
-def apt(*arguments: str) -> str:
-    """apt-get without questions; Refusal with its last lines."""
-    options = (
-        "--yes", "--quiet", "--no-install-recommends",
-        "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20",
-        "-o", "Acquire::Languages=none", "-o", "DPkg::Lock::Timeout=120", "-o", "Dpkg::Use-Pty=0",
-        "-o", "Dpkg::Options::=--force-unsafe-io", "-o", "Dpkg::Options::=--force-confdef",
-        "-o", "Dpkg::Options::=--force-confold",
-    )  # fmt: skip
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    done = ended("apt-get", *options, *arguments, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}", env=environment)
+def apt(*arguments: str) -> None:
+    """apt-get without questions, by the script that all phases have for it; Refusal with its last lines and advice."""
+    command = ("bash", f"{os.environ['HP_JOB']}/apt.sh", *arguments)
+    done = ended(*command, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}")
+    print(done.stdout, end="", flush=True)
     if done.returncode != 0:
-        words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
-        raise Refusal(f"apt-get {' '.join(arguments[:4])} failed:\n{words}\nCorrect the sources or the network.")
-    return done.stdout
+        raise Refusal(done.stderr.strip().replace("error: ", ""))
 
 
 def os_release(text: str) -> dict[str, str]:

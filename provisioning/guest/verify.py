@@ -52,6 +52,7 @@ POLL_S = 0.2
 JOURNAL_LINES = 15
 ANSWER_LIMIT = 16 << 20
 """Bytes that are read of an answer; what is cut there is no JSON any more, and told as that."""
+OPTED_OUT = ".no-bundled-skills"
 MODEL_ADVICE = "Check agentModelUrl, agentModel and agentModelKey, and that the container reaches the endpoint."
 
 
@@ -371,6 +372,26 @@ def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
     return text.strip()
 
 
+def check_skills(parameters: dict[str, Any], shipped: int | None, deadline: float) -> int:
+    """How many skills the running agent offers; Fault when it has taken none over although its build brings some.
+
+    What a user has deleted or switched off since stays in the list that it keeps, and by the mark that it knows they
+    may have opted out of all of them (upstream's tools/skills_sync.py).
+    """
+    user, home = parameters["user"], parameters["hermes_home"]
+    taken = f"{home}/skills/.bundled_manifest"
+    while shipped and not read_home(user, taken) and read_home(user, f"{home}/{OPTED_OUT}") is None:
+        if time.monotonic() >= deadline:
+            raise Fault(f"the agent has taken over none of the {shipped} skills that its build brings: no {taken}")
+        time.sleep(POLL_S)
+    if not by_api(parameters):
+        return len((read_home(user, taken) or "").splitlines())
+    status, answer = request(f"{api_base(parameters)}/v1/skills", key=api_key(), timeout_s=20)
+    found = answer.get("data")
+    # Agents before 0.19 have no such route.
+    return len(found) if status == 200 and isinstance(found, list) else 0
+
+
 def check_owners(home: str, uid: int) -> None:
     """Everything in the home is the agent's; a new file system's lost+found is the kernel's."""
     beside = ("-path", f"{home}/lost+found", "-prune", "-o")
@@ -474,6 +495,9 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     say(f"gateway {version} is healthy after {time.monotonic() - began:.1f} s")
     answer = prompt(parameters)
     say(f"the model answered through the agent after {time.monotonic() - began:.1f} s")
+    shipped = None if in_container else read_json(CURRENT / "install.json").get("shipped", {}).get("skills")
+    skills = check_skills(parameters, shipped, time.monotonic() + parameters["services_timeout_s"])
+    say(f"the agent has {skills} skills")
     if parameters["dashboard"]:
         # Its own time: on a slow machine the prompt alone may have taken what there was.
         check_dashboard(parameters, version, time.monotonic() + parameters["services_timeout_s"])
@@ -491,6 +515,7 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
         "directory": read_json(IMAGE_CURRENT).get("directory") if in_container else os.path.realpath(CURRENT),
         "seconds": round(time.monotonic() - began, 1),
         "auth_required": parameters["auth_required"],
+        "skills": skills,
     }
 
 

@@ -6,7 +6,8 @@
 #
 # From inputs.env: SOURCE (git|pypi), VERSION (may be empty), DIRECTORY, BUILD_ID, EXTRAS (comma-separated, may be empty),
 # EXTRA_PYTHON_PACKAGES (newline-separated), GIT_URL, GIT_TAG, GIT_COMMIT, WEB_UI (build or anything else), PYTHON_MIRROR
-# (may be empty), UV_SHA256 (may be empty), AGENT_USER. Beside this file: run.sh, uv.lock, node.lock.
+# (may be empty), UV_SHA256 (may be empty), AGENT_USER. Beside this file: run.sh, ask.py, record.py, uv.lock,
+# node.lock.
 set -euo pipefail
 # /etc/environment may have narrowed it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -31,26 +32,26 @@ pinned() {
 
 # Answers the lent one, else the one of uv.lock from PyPI.
 find_uv() {
-  local version
-  version=$(pinned uv)
+  local release
+  release=$(pinned uv)
   if [ -n "$UV_SHA256" ] && "$STORE/$UV_SHA256" --version >/dev/null 2>&1; then
     UV=$STORE/$UV_SHA256
     return
   fi
-  UV=$CACHE/uv-$version/bin/uv
+  UV=$CACHE/uv-$release/bin/uv
   if ! "$UV" --version >/dev/null 2>&1; then
-    echo "uv: none was brought that runs here ($(uname -m)); installing $version from PyPI"
+    echo "uv: none was brought that runs here ($(uname -m)); installing $release from PyPI"
     # The pip that python3-venv puts into virtual environments: none has to be made for uv alone.
     local -a pip=(/usr/share/python-wheels/pip-*.whl)
     if [ ! -f "${pip[0]}" ]; then
       apt_get install python3-venv || fail "python3-venv is needed to fetch uv, and can't be installed." "$APT_ADVICE"
       pip=(/usr/share/python-wheels/pip-*.whl)
     fi
-    rm -rf "$CACHE/uv-$version"
+    rm -rf "$CACHE/uv-$release"
     quietly python3 "${pip[0]}/pip" --no-input --disable-pip-version-check --retries 3 --timeout 30 install \
-      --root-user-action=ignore --no-deps --only-binary :all: --require-hashes --target "$CACHE/uv-$version" \
+      --root-user-action=ignore --no-deps --only-binary :all: --require-hashes --target "$CACHE/uv-$release" \
       --requirement "$HERE/uv.lock" ||
-      fail "uv $version can't be installed from PyPI. Check the network and the package index, then run again."
+      fail "uv $release can't be installed from PyPI. Check the network and the package index, then run again."
   fi
 }
 
@@ -107,7 +108,7 @@ fetch_commit() {
       "Nothing was installed. If the new commit is meant, set agentCommit to it; if not, find out who moved the tag."
   local -a slow=(-c http.lowSpeedLimit=1000 -c http.lowSpeedTime=30)
   # Servers may refuse to hand out bare commits; the tag brings the same one, which is checked below.
-  git -C "$repository" "${slow[@]}" fetch --quiet --depth 1 origin "$GIT_COMMIT" 2>/dev/null ||
+  git -C "$repository" "${slow[@]}" fetch --quiet --depth 1 origin "$GIT_COMMIT" >/dev/null 2>&1 ||
     quietly git -C "$repository" "${slow[@]}" fetch --quiet --depth 1 origin "refs/tags/$GIT_TAG" ||
     fail "$GIT_COMMIT can't be fetched from $GIT_URL. Run again when the repository can be reached."
   [ "$(git -C "$repository" rev-parse 'FETCH_HEAD^{commit}')" = "$GIT_COMMIT" ] ||
@@ -279,23 +280,17 @@ compile() {
     echo "agent: $(grep -c '^\*\*\*' "$HP_JOB/compile.log") files do not compile; whatever loads them will say why"
 }
 
-# Asks the new installation, as its own user and in an empty home, what it is, and prints one line:
-# VERSION CONFIG_VERSION, and true or false for whether it has a built web interface and a built terminal interface.
+# Asks the new installation, as its own user and in an empty home, what it is: writes a line of JSON to $HP_JOB/answer.
 ask_agent() {
   local empty status=0
   empty=$(mktemp -d /tmp/hermes-ask.XXXXXX)
   chown "$AGENT_USER:" "$empty"
-  (cd "$empty" && quietly_to "$HP_JOB/answer" runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" \
-    HERMES_HOME="$empty" HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 "$FINAL/venv/bin/python" -I -c '
-import pathlib
-import hermes_cli
-from hermes_cli.config import DEFAULT_CONFIG
-here = pathlib.Path(hermes_cli.__file__).parent
-built = [(here / path).is_file() for path in ("web_dist/index.html", "tui_dist/entry.js")]
-print("\n", hermes_cli.__version__, DEFAULT_CONFIG["_config_version"], *(str(it).lower() for it in built))') || status=$?
+  (cd "$empty" && quietly_to "$HP_JOB/said" runuser --user "$AGENT_USER" -- env -i PATH=/usr/bin:/bin HOME="$empty" \
+    HERMES_HOME="$empty" HERMES_DISABLE_LAZY_INSTALLS=1 PYTHONDONTWRITEBYTECODE=1 \
+    "$FINAL/venv/bin/python" -I -c "$(cat "$HERE/ask.py")") || status=$?
   rm -rf "$empty"
-  [ "$status" -eq 0 ] || return 1
-  tail -n 1 "$HP_JOB/answer"
+  [ "$status" -eq 0 ] || fail "the new installation does not start as user $AGENT_USER. It was not switched to."
+  tail -n 1 "$HP_JOB/said" >"$HP_JOB/answer"
 }
 
 # An installation is 450 MB, and what it is made from comes on top; Node and what the web interface is built from: 700.
@@ -326,15 +321,9 @@ build() {
   take_over_from_nobody
   [ ! -d "$CHECKOUT" ] || lead_to_checkout
   compile
-  local answer version config_version dashboard terminal python
-  answer=$(ask_agent) || fail "the new installation does not start as user $AGENT_USER. It was not switched to."
-  read -r version config_version dashboard terminal <<<"$answer"
-  [ -z "$VERSION" ] || [ "$version" = "$VERSION" ] ||
-    fail "the new installation calls itself $version, but $VERSION is declared. It was not switched to."
-  python=$(readlink -f "$FINAL/venv/bin/python")
-  printf '{"build_id": "%s", "version": "%s", "config_version": %d, "source": "%s", "commit": "%s", "python": "%s", "dashboard_available": %s, "terminal_available": %s, "directory": "%s"}\n' \
-    "$BUILD_ID" "$version" "$config_version" "$SOURCE" "$([ "$SOURCE" = pypi ] || echo "$GIT_COMMIT")" "$python" \
-    "$dashboard" "$terminal" "$FINAL" >"$FINAL/install.json.new"
+  ask_agent
+  env SOURCE="$SOURCE" VERSION="$VERSION" BUILD_ID="$BUILD_ID" GIT_COMMIT="$GIT_COMMIT" FINAL="$FINAL" \
+    python3 -I "$HERE/record.py" "$HP_JOB/answer" "$FINAL/install.json.new" || exit 1
   sync --file-system "$FINAL/install.json.new"
   mv "$FINAL/install.json.new" "$FINAL/install.json"
   rm "$FINAL/.building"

@@ -117,7 +117,7 @@ make_folders() {
   runuser --user "$AGENT_USER" -- sh -c '
     set -eu; umask 077; cd "$1"; mkdir -p "$2" "$3"; chmod 0700 "$2"; cd "$2"
     mkdir -p memories sessions skills cron logs hooks' sh "$HOME_DIR" "$STATE_DIR" "$WORK_DIR" ||
-    fail "the folders in $HOME_DIR can't be made as user $AGENT_USER (see above)." \
+    fail "the folders in $HOME_DIR can't be made as user $AGENT_USER." \
       "Something in the home belongs to another user: find $HOME_DIR ! -uid $AGENT_UID"
 }
 

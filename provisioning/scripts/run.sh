@@ -16,7 +16,7 @@ quietly() {
   local log status=0
   log=$(mktemp "$HP_JOB/said.XXXXXX")
   "$@" >"$log" 2>&1 </dev/null || status=$?
-  [ "$status" -eq 0 ] || tell "$log" "$1" "$status"
+  [ "$status" -eq 0 ] || tell "$log" "$status"
   rm -f "$log"
   return "$status"
 }
@@ -27,7 +27,12 @@ quietly_to() {
   shift
   log=$(mktemp "$HP_JOB/said.XXXXXX")
   "$@" >"$answer" 2>"$log" </dev/null || status=$?
-  [ "$status" -eq 0 ] || tell "$log" "$1" "$status"
+  if [ "$status" -ne 0 ]; then
+    # Some tools give their reason there, too.
+    cat "$answer" "$log" >"$log.all"
+    tell "$log.all" "$status"
+    rm "$log.all"
+  fi
   rm -f "$log"
   return "$status"
 }
@@ -36,7 +41,7 @@ tell() {
   if [ -s "$1" ]; then
     tail -n "$TOLD_LINES" "$1" >&2
   else
-    echo "($2 ended with $3 and said nothing)" >&2
+    echo "(it ended with $2 and said nothing)" >&2
   fi
 }
 
@@ -76,7 +81,7 @@ apt_get() {
     sleep 1
   done
   if [ "$status" -ne 0 ]; then
-    tell "$log" apt-get "$status"
+    tell "$log" "$status"
     APT_ADVICE=$(apt_advice "$log")
   fi
   rm -f "$log"

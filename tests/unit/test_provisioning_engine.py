@@ -242,11 +242,10 @@ class Guest:
             raise self.key
         return self.key
 
-    def apt(self, *arguments: str) -> str:
+    def apt(self, *arguments: str) -> None:
         if self.source.exists() and self.dies_at in arguments:
             raise Refusal("E: Failed to fetch https://download.docker.com/... Connection reset by peer")
         self.commands.append(arguments)
-        return ""
 
     def installed(self) -> tuple[str, ...]:
         [found] = [each for each in self.commands if each[0] == "install" and "--download-only" not in each]

