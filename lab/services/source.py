@@ -20,7 +20,7 @@ from typing import Literal
 from lab.network import GIT_PORT, recorded_process, stop_recorded
 from lab.place import Place
 from lab.services.releases import PINNED, PROJECT, Release, SourceError
-from lab.services.standin import VERSION, make_standin
+from lab.services.standin import VERSION, make_standin, recipe
 from lab.services.upstream import NONE, VARIABLE, copy_releases, find_clone, named_by_variable
 
 Log = Callable[[str], None]
@@ -74,7 +74,7 @@ def ensure_source(cache: Path, log: Log) -> Source:
 
 def ensure_standin(cache: Path, log: Log) -> Source:
     """The stand-in, also where upstream's repository is there."""
-    return _ensure(cache / f"{PROJECT}-{VERSION}", "stand-in", lambda folder, target: _standin(folder, target, log))
+    return _ensure(cache / f"stand-in-{recipe()}", "stand-in", lambda folder, target: _standin(folder, target, log))
 
 
 def _copied(clone: Path | None, target: Path, log: Log) -> tuple[Release, ...]:

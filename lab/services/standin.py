@@ -1,14 +1,19 @@
-"""The stand-in for upstream's repository: made from PyPI's source archive of 0.19.0, where upstream's is not to be had.
+"""The stand-in for upstream's repository, where that is not to be had: PyPI's source archive of 0.19.0, made as strict.
 
-The archive holds the same tree, less tests and packaging helpers. The commit depends on nothing but the archive:
-author, date and message are fixed.
+The archive holds the sources of a wheel, and upstream supports no wheel from 0.20 on. So files of the lab's own
+(``standin_tree``) go over it, and it is laid out as a checkout is: no wheel can be built of it, uv's lock holds with
+the project's own settings only, and the interfaces are there when npm has built them. docs/lab.md says what differs
+from upstream still.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import urllib.parse
 from pathlib import Path
@@ -16,14 +21,32 @@ from typing import Any
 
 import requests
 
+from lab.instance import CACHE
 from lab.services.releases import PROJECT, Release, SourceError, git, serve_by_commit
 
 VERSION = "0.19.0"
 TAG = "v2026.7.20"
 ARCHIVE_SHA256 = "ac986bede64a2785436676c0ea084ec586574f8cb00a9d047e095b435d3e21c0"
 """Of hermes_agent-0.19.0.tar.gz, as the package index states it."""
+OWN_FILES = Path(__file__).parent / "standin_tree"
+ARCHIVE_ONLY = ("PKG-INFO", "MANIFEST.in", "setup.cfg", "hermes_agent.egg-info")
+"""What the archive has and a checkout does not."""
+BUILT = {"hermes_cli/web_dist": "web/src", "hermes_cli/tui_dist": "ui-tui/src"}
+"""What the archive brings built, and where the lab's own npm workspaces take it from."""
+BACKEND = "setuptools==83.0.0"
+UV_SETTINGS = """
+[tool.uv]
+exclude-newer = "14 days"
+exclude-newer-package = { setuptools = false }
+"""
+"""As upstream's from 0.20 on: a lock made with them is outdated for a uv that does not read them."""
+REVISION = 1
+"""Counted up when the code below makes something else of the same parts."""
 COMMIT_DATE = "2026-07-20T00:00:00+0000"
 DOWNLOAD_DEADLINE = 120.0
+LOCK_DEADLINE = 300.0
+UV = CACHE / "uv" / "bin" / "uv"
+UV_CACHE = CACHE / "uv-cache"
 
 
 def package_index() -> str:
@@ -36,6 +59,14 @@ def package_index() -> str:
     return str(PyPI.simple_url)
 
 
+def recipe() -> str:
+    """A digest of all that decides what the stand-in is, but for what the package index has today."""
+    parts = [str(REVISION), ARCHIVE_SHA256, BACKEND, UV_SETTINGS, repr(ARCHIVE_ONLY), repr(BUILT)]
+    for file in sorted(path for path in OWN_FILES.rglob("*") if path.is_file()):
+        parts += [str(file.relative_to(OWN_FILES)), file.read_text()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
 def make_standin(making: Path, repository: Path) -> Release:
     """Make the bare ``repository``; ``making`` is a folder to work in."""
     archive = making / "archive.tar.gz"
@@ -46,10 +77,53 @@ def make_standin(making: Path, repository: Path) -> Release:
         safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         opened.extractall(tree, **safely)  # noqa: S202 - see above
     (top,) = tree.iterdir()
+    make_strict(top)
     commit = build_repository(top, repository)
     shutil.rmtree(tree)
     archive.unlink()
     return Release(VERSION, TAG, commit)
+
+
+def make_strict(tree: Path) -> None:
+    """Lay the archive's tree out as upstream's checkout is. SourceError when the lock can't be made."""
+    for name in ARCHIVE_ONLY:
+        leftover = tree / name
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink(missing_ok=True)
+    for built, sources in BUILT.items():
+        (tree / sources).parent.mkdir(parents=True)
+        (tree / built).rename(tree / sources)
+    shutil.copytree(OWN_FILES, tree, dirs_exist_ok=True)
+    project = tree / "pyproject.toml"
+    text, found = re.subn(r"^requires = .*$", f'requires = ["{BACKEND}"]', project.read_text(), flags=re.MULTILINE)
+    if found != 1 or "[tool.uv]" in text:
+        raise SourceError(f"the archive of {PROJECT} {VERSION} has another pyproject.toml than was expected")
+    project.write_text(text + UV_SETTINGS)
+    _lock(tree)
+
+
+def _lock(tree: Path) -> None:
+    """Let uv write ``uv.lock``, which has the hash of each file that an installation may use."""
+    uv = str(UV) if UV.exists() else shutil.which("uv")
+    if uv is None:
+        raise SourceError("the stand-in for upstream's repository needs uv; scripts/setup installs it")
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("UV_") and key != "VIRTUAL_ENV"
+    }
+    environment |= {"UV_CACHE_DIR": str(UV_CACHE), "UV_DEFAULT_INDEX": package_index(), "UV_NO_PROGRESS": "1"}
+    command = [uv, "lock", "--quiet", "--no-python-downloads", "--python", sys.executable, "--project", str(tree)]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LOCK_DEADLINE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SourceError(
+            f"uv lock did not end within {LOCK_DEADLINE:.0f} s; is the package index reachable?"
+        ) from None
+    if done.returncode:
+        raise SourceError(f"uv lock failed for the stand-in:\n{done.stderr.strip()}")
 
 
 def build_repository(tree: Path, repository: Path) -> str:

@@ -6,14 +6,16 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from lab.instance import CACHE
 from lab.place import Place
 from lab.services.releases import Release, SourceError
-from lab.services.source import GitDaemon, Source
+from lab.services.source import GitDaemon, Source, ensure_source, ensure_standin
 from lab.services.standin import TAG, build_repository
 from tests.listening import free_port
 
@@ -111,3 +113,62 @@ def test_a_busy_port_is_told(tmp_path: Path) -> None:
         daemon = GitDaemon(place, "127.0.0.1", tmp_path, listener.getsockname()[1])
         with pytest.raises(SourceError, match="can't listen"):
             daemon.start()
+
+
+@pytest.fixture(scope="module", params=["stand-in", "upstream"])
+def checkout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout of what the lab serves; each test holds the stand-in to what upstream's does."""
+    cache = CACHE / "lab-sources"
+    source = (ensure_standin if request.param == "stand-in" else ensure_source)(cache, lambda _: None)
+    if source.kind != request.param:
+        pytest.skip("upstream's repository is not to be had here")
+    folder = tmp_path_factory.mktemp("checkout") / "tree"
+    assert git("clone", "-q", str(source.repository), str(folder), cwd=CACHE).returncode == 0
+    return folder
+
+
+def uv(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    found = CACHE / "uv" / "bin" / "uv"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("UV_") and k != "VIRTUAL_ENV"}
+    clean |= {"UV_CACHE_DIR": str(CACHE / "uv-cache"), "UV_PYTHON_DOWNLOADS": "never", **environment}
+    command = [str(found), *arguments, "--python", sys.executable]
+    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_no_wheel_can_be_built_of_a_checkout(checkout: Path, tmp_path: Path) -> None:
+    for kind in ("--wheel", "--sdist"):
+        done = uv(checkout, "build", kind, "--out-dir", str(tmp_path))
+        assert done.returncode != 0
+        assert "RuntimeError" in done.stderr
+        assert "uv sync" in done.stderr, "it says what to do instead"
+    assert list(tmp_path.glob("*.whl")) == []
+
+
+def test_the_lock_holds_with_the_projects_own_settings_only(checkout: Path) -> None:
+    held = uv(checkout, "lock", "--check")
+    assert held.returncode == 0, held.stderr
+    hidden = uv(checkout, "lock", "--check", UV_NO_CONFIG="1")
+    assert hidden.returncode != 0
+    assert "needs to be updated" in hidden.stderr
+
+
+def test_a_checkout_is_laid_out_as_upstreams(checkout: Path) -> None:
+    assert (checkout / ".python-version").read_text().strip() == "3.11"
+    for folder in ("skills", "optional-skills", "plugins", "locales", "optional-mcps", "web", "ui-tui"):
+        assert any((checkout / folder).iterdir()), folder
+    kept = git("ls-files", cwd=checkout).stdout.splitlines()
+    for built in ("hermes_cli/web_dist/", "hermes_cli/tui_dist/", "ui-tui/dist/", "hermes_agent.egg-info/"):
+        assert [path for path in kept if path.startswith(built)] == []
+    assert os.access(checkout / "hermes", os.X_OK)
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+def test_an_old_node_is_refused(checkout: Path) -> None:
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    if int(version.lstrip("v").split(".")[0]) >= 22:
+        pytest.skip("this machine's Node is new enough")
+    workspaces = ("--workspace", "ui-tui", "--workspace", "web", "--include-workspace-root")
+    command = ["npm", "ci", "--include=dev", *workspaces]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode != 0
+    assert "EBADENGINE" in done.stderr
