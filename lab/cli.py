@@ -53,9 +53,9 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = F
             lab.set_node_count(nodes)
         if containers:
             # Here rather than in the daemon, so that one sees what takes time.
-            from lab.daemon import IMAGE_CACHE, SOURCE_CACHE, TEMPLATE_CACHE  # noqa: PLC0415 - loads the whole API
+            from lab.daemon import IMAGE_CACHE, TEMPLATE_CACHE  # noqa: PLC0415 - loads the whole API
             from lab.image import ensure_images  # noqa: PLC0415
-            from lab.services.source import ensure_source  # noqa: PLC0415
+            from lab.services.source import SOURCE_CACHE, ensure_source  # noqa: PLC0415
             from lab.template import ensure_template  # noqa: PLC0415
 
             template = ensure_template(TEMPLATE_CACHE, say)

@@ -24,14 +24,13 @@ from lab.runtime import Runtime
 from lab.server import LabServer
 from lab.services.model import MODEL, ModelEndpoint
 from lab.services.registry import Registry
-from lab.services.source import GitDaemon, ensure_source
+from lab.services.source import SOURCE_CACHE, GitDaemon, ensure_source
 from lab.services.standin import TAG
 from lab.simulated import SimulatedRuntime
 from lab.template import Template, ensure_template
 
 NODE = "pve"
 TEMPLATE_CACHE = CACHE / "lab-template"
-SOURCE_CACHE = CACHE / "lab-sources"
 IMAGE_CACHE = CACHE / "lab-images"
 PLACEHOLDER = "debian-12-standard_12.0-1_amd64.tar.zst"
 """What a lab without containers lists as its template; it is never unpacked."""

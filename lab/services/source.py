@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from lab.instance import CACHE
 from lab.network import GIT_PORT, recorded_process, stop_recorded
 from lab.place import Place
 from lab.services.releases import PINNED, PROJECT, Release, SourceError
@@ -27,6 +29,8 @@ Log = Callable[[str], None]
 Kind = Literal["upstream", "stand-in"]
 
 START_DEADLINE = 10.0
+SOURCE_CACHE = CACHE / "lab-sources"
+"""The copies that this checkout's labs serve."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Source:
         """What the agent of this lab is made of, in one line."""
         if self.kind == "upstream":
             return f"upstream's tree, {self.newest.version} at {self.newest.commit[:8]}"
-        return f"STAND-IN made of PyPI's {self.newest.version}: upstream's tree was not to be had"
+        why = f"{VARIABLE} says so" if os.environ.get(VARIABLE) == NONE else "upstream's tree was not to be had"
+        return f"STAND-IN made of PyPI's {self.newest.version}: {why}"
 
 
 def ensure_source(cache: Path, log: Log) -> Source:
@@ -173,3 +178,12 @@ class GitDaemon:
     def stop(self) -> None:
         """End it."""
         stop_recorded(self._pid_file, self._mark)
+
+
+if __name__ == "__main__":
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    # For scripts/test, which ends with this line.
+    sys.stdout.write(f"agent: {ensure_source(SOURCE_CACHE, say).about()}\n")

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from lab.bench import Bench, a_bench
 from lab.services.releases import Release
-from lab.services.source import Source, ensure_standin
+from lab.services.source import SOURCE_CACHE, Source, ensure_standin
 from provisioning import (
     AgentInputs,
     ApiServer,
@@ -123,7 +123,7 @@ class Guest(Bench):
 @contextlib.contextmanager
 def a_guest(state: Path, home: str = HOME) -> Iterator[Guest]:
     """A lab in the folder `state`, its container running with the volume at `home`; ended with the block."""
-    source = ensure_standin(CHECKOUT / ".cache" / "lab-sources", lambda _: None)
+    source = ensure_standin(SOURCE_CACHE, lambda _: None)
     make = partial(Guest, source=source)
     with a_bench(make, state, home, model_key=MODEL_KEY, repository=source.repository) as guest:
         yield guest

@@ -15,7 +15,7 @@ import pytest
 from lab.instance import CACHE
 from lab.place import Place
 from lab.services.releases import Release, SourceError
-from lab.services.source import GitDaemon, Source, ensure_source, ensure_standin
+from lab.services.source import SOURCE_CACHE, GitDaemon, Source, ensure_source, ensure_standin
 from lab.services.standin import TAG, build_repository
 from tests.listening import free_port
 
@@ -118,8 +118,7 @@ def test_a_busy_port_is_told(tmp_path: Path) -> None:
 @pytest.fixture(scope="module", params=["stand-in", "upstream"])
 def checkout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout of what the lab serves; each test holds the stand-in to what upstream's does."""
-    cache = CACHE / "lab-sources"
-    source = (ensure_standin if request.param == "stand-in" else ensure_source)(cache, lambda _: None)
+    source = (ensure_standin if request.param == "stand-in" else ensure_source)(SOURCE_CACHE, lambda _: None)
     if source.kind != request.param:
         pytest.skip("upstream's repository is not to be had here")
     folder = tmp_path_factory.mktemp("checkout") / "tree"

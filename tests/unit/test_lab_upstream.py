@@ -13,7 +13,7 @@ import pytest
 
 from lab.services import source as source_module
 from lab.services.releases import Release, SourceError
-from lab.services.source import ensure_source
+from lab.services.source import Source, ensure_source
 from lab.services.upstream import copy_releases, find_clone, missing, user_cache
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -179,3 +179,10 @@ def test_the_lab_serves_upstream_or_says_that_it_does_not(
     monkeypatch.setenv("HERMES_LAB_UPSTREAM", str(theirs))
     with pytest.raises(SourceError, match="is no folder"):
         ensure_source(cache, said.append)
+
+
+def test_the_line_that_ends_a_test_run_says_why_it_is_a_standin(monkeypatch: pytest.MonkeyPatch) -> None:
+    standin = Source(Path("x.git"), "stand-in", (Release("0.19.0", "v2026.7.20", "0" * 40),))
+    assert standin.about() == "STAND-IN made of PyPI's 0.19.0: upstream's tree was not to be had"
+    monkeypatch.setenv("HERMES_LAB_UPSTREAM", "none")
+    assert standin.about() == "STAND-IN made of PyPI's 0.19.0: HERMES_LAB_UPSTREAM says so"
