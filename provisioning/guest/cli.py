@@ -7,6 +7,7 @@ them all). Inside the services the same command is found first: there it is the 
 
 from __future__ import annotations
 
+import ctypes
 import grp
 import json
 import os
@@ -191,10 +192,18 @@ def hand_on(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dic
         "HOME": facts.home,
         "USER": facts.user,
         "LOGNAME": facts.user,
+        "SHELL": "/bin/bash",
         "HERMES_HOME": os.environ.get("HERMES_HOME") or facts.hermes_home,
         **layout.environment(directory),
     }
     return program, [program, *begin, *arguments], environment
+
+
+def gain_nothing() -> None:
+    """Setuid programs are out of reach: nothing that this process starts gets more rights than it has."""
+    no_new_privs = 38  # PR_SET_NO_NEW_PRIVS of linux/prctl.h
+    if ctypes.CDLL(None, use_errno=True).prctl(no_new_privs, 1, 0, 0, 0) != 0:
+        raise Refusal(f"the kernel refuses no_new_privs: {os.strerror(ctypes.get_errno())}")
 
 
 def main() -> NoReturn:
@@ -207,6 +216,7 @@ def main() -> NoReturn:
             refuse_declared(arguments, facts.stack, pinned_keys)
             program, command, environment = hand_on(facts, arguments)
             os.umask(0o077)
+            gain_nothing()
             if not os.access(".", os.R_OK | os.X_OK):
                 os.chdir(facts.working_directory if Path(facts.working_directory).is_dir() else facts.home)
     except Refusal as found:

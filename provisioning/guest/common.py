@@ -63,7 +63,7 @@ def ended(
     `told_as`: what it is called in the refusal, instead of its first words. FileNotFoundError: no such program.
     """
     given = stdin.encode() if isinstance(stdin, str) else stdin
-    how = None if given is None else subprocess.PIPE
+    how = subprocess.DEVNULL if given is None else subprocess.PIPE
     pipe = subprocess.PIPE
     # A session of its own: what runs as another account has no hold of a terminal, and ends as a whole.
     child = subprocess.Popen(command, stdin=how, stdout=pipe, stderr=pipe, env=env, start_new_session=True)

@@ -48,6 +48,8 @@ from provisioning.guest.words import BAR, command, lines_of, said, told
 
 MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
+SSHD = "/usr/sbin/sshd"
+ETC = Path("/etc")
 POLL_S = 0.2
 JOURNAL_LINES = 15
 ANSWER_LIMIT = 16 << 20
@@ -407,6 +409,51 @@ def check_owners(home: str, uid: int) -> None:
         )
 
 
+def ways_in(account: str, *, shell: str, sshd: str, cron_allow: str | None, cron_deny: str, manager: str) -> list[str]:
+    """How somebody, the agent itself for one, gets a process as its account that is in no sandbox.
+
+    `shell`: the account's. `sshd`: what `sshd -T` says of it. `cron_allow`: None without that file. `manager`: what
+    `systemctl is-enabled` says of the account's systemd.
+    """
+    denied = [line.split()[1:] for line in sshd.splitlines() if line.startswith("denyusers ")]
+    may_cron = account in cron_allow.split() if cron_allow is not None else account not in cron_deny.split()
+    found = {
+        f"its shell is {shell}": Path(shell).name not in ("nologin", "false"),
+        "sshd lets it in with a key that it keeps itself": not any(account in names for names in denied),
+        "cron takes jobs of it": may_cron,
+        f"its own systemd may be started ({manager})": manager != "masked",
+    }
+    return [text for text, is_so in found.items() if is_so]
+
+
+def check_account(user: str, uid: int) -> None:
+    """Nobody logs in as the agent's account: its home, with keys, jobs and units, is written by the agent."""
+
+    def text(path: str) -> str | None:
+        try:
+            return (ETC / path).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    said = ended(SSHD, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1", timeout_s=20)
+    if said.returncode != 0:
+        raise Fault(f"sshd does not tell its configuration: {said.stderr.strip()[-300:]}")
+    found = ways_in(
+        user,
+        shell=pwd.getpwnam(user).pw_shell,
+        sshd=said.stdout,
+        cron_allow=text("cron.allow"),
+        cron_deny=text("cron.deny") or "",
+        manager=ended("systemctl", "is-enabled", f"user@{uid}.service", timeout_s=20).stdout.strip(),
+    )
+    if found:
+        raise Fault(
+            f"the account {user} can be used without the sandbox of the services: {'; '.join(found)}.\n"
+            "Take back what was changed by hand, in /etc/ssh, /etc/cron.allow or the account; a new container "
+            "(pulumi destroy, pulumi up) has none of it."
+        )
+
+
 def check_folder(folder: dict[str, Any]) -> None:
     """A folder of the node is mounted, and its owner can write to it, or read one that is mounted read-only."""
     path, owner = folder["path"], str(folder["owner"])
@@ -504,6 +551,7 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
         say("dashboard agrees")
     check_owners(parameters["home"], parameters["uid"])
     refuse_user_units(parameters["home"], parameters["user"])
+    check_account(parameters["user"], parameters["uid"])
     for service in services:
         check_unit(service)
     if in_container:

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Baseline: the home is a local volume, the packages are there, the account exists, its folders are made.
+# Baseline: the home is a local volume, the packages are there, the account exists and nobody logs in as it, its folders
+# are made.
 # Safe to repeat: a second run calls no apt and changes nothing.
 #
 # From inputs.env: HOME_DIR, HOME_ON_ROOT (not empty: the home needs no volume), STATE_DIR, WORK_DIR, AGENT_USER,
@@ -98,11 +99,74 @@ install_packages() {
 make_account() {
   getent group "$AGENT_GROUP" >/dev/null || groupadd --gid "$AGENT_GID" "$AGENT_GROUP"
   getent group "$USERS_GROUP" >/dev/null || groupadd --system "$USERS_GROUP"
-  # No password, no sudo, no skeleton files: what is in the home is the volume's business.
+  # No password, no shell, no sudo, no skeleton files: what is in the home is the volume's business.
   getent passwd "$AGENT_USER" >/dev/null ||
-    useradd --uid "$AGENT_UID" --gid "$AGENT_GID" --home-dir "$HOME_DIR" --no-create-home --shell /bin/bash \
+    useradd --uid "$AGENT_UID" --gid "$AGENT_GID" --home-dir "$HOME_DIR" --no-create-home --shell /usr/sbin/nologin \
       --comment "Hermes Agent" "$AGENT_USER"
   [ "$(id --groups "$AGENT_USER")" = "$AGENT_GID" ] || usermod --groups "" "$AGENT_USER"
+  [ "$(getent passwd "$AGENT_USER" | cut -d: -f7)" = /usr/sbin/nologin ] || usermod --shell /usr/sbin/nologin "$AGENT_USER"
+  case "$(passwd --status "$AGENT_USER")" in "$AGENT_USER L "*) ;; *) usermod --lock "$AGENT_USER" ;; esac
+}
+
+# ---- ways around the services' sandbox ------------------------------------------------------------------------------
+# The home is the agent's, and so is every file in it that lets somebody in: a key for sshd, a unit for a user's systemd.
+# On the volume it would outlive the container. So the account has no way in but what root and the units start.
+
+# Settings of the operator's stay: their files come first where they sort before ours, and sshd takes the first value it
+# meets. DenyUsers adds up, whatever the order.
+close_ssh() {
+  local place=/etc/ssh/sshd_config.d/50-hermes-stack.conf taken_up=/run/hermes-stack.sshd text
+  text="# Written by the stack; changes by hand are overwritten. Files that sort before this one win, DenyUsers aside.
+DenyUsers $AGENT_USER
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+Match User $AGENT_USER
+  AuthorizedKeysFile none
+Match all"
+  # A run that was ended in between has written it, and sshd has not read it yet.
+  [ "$(cat "$place" 2>/dev/null || true)" != "$text" ] || [ ! -f "$taken_up" ] || return 0
+  rm -f "$taken_up"
+  mkdir -p "${place%/*}"
+  printf '%s\n' "$text" >"$place.new"
+  mv "$place.new" "$place"
+  if ! /usr/sbin/sshd -t; then
+    rm "$place"
+    fail "sshd does not take its configuration (see above), so $AGENT_USER can't be kept out of it." \
+      "Mend /etc/ssh/sshd_config and what it includes, then run again."
+  fi
+  # Sessions that are open stay open: this one is among them.
+  systemctl reload-or-try-restart ssh.service
+  touch "$taken_up"
+  echo "ssh: nobody logs in as $AGENT_USER, and nobody by a password"
+}
+
+# cron asks cron.allow where there is one, else cron.deny; at asks alike, but without both only root may use it.
+close_cron() {
+  local name allow deny
+  for name in cron at; do
+    allow=/etc/$name.allow deny=/etc/$name.deny
+    if [ -f "$allow" ]; then
+      ! grep --quiet --line-regexp --fixed-strings "$AGENT_USER" "$allow" || sed -i "/^$AGENT_USER\$/d" "$allow"
+    elif [ -f "$deny" ] || [ "$name" = cron ]; then
+      grep --quiet --line-regexp --fixed-strings "$AGENT_USER" "$deny" 2>/dev/null || echo "$AGENT_USER" >>"$deny"
+    else
+      echo root >"$allow"
+    fi
+  done
+  # What is there already is carried out whatever these files say.
+  rm -f "/var/spool/cron/crontabs/$AGENT_USER"
+  [ ! -d /var/spool/cron/atjobs ] || find /var/spool/cron/atjobs -xdev -type f -uid "$AGENT_UID" -delete
+}
+
+# The account's own systemd would start what it finds in the home. Lingering has one start at boot.
+close_manager() {
+  local unit=user@$AGENT_UID.service
+  rm -f "/var/lib/systemd/linger/$AGENT_USER"
+  [ "$(systemctl is-enabled "$unit" 2>/dev/null || true)" != masked ] || return 0
+  systemctl mask --quiet "$unit"
+  # Sessions from before, of which a hostile agent may have left some.
+  systemctl stop "user-$AGENT_UID.slice"
+  pkill -KILL --euid "$AGENT_UID" "^sshd" || true
 }
 
 make_folders() {
@@ -125,5 +189,10 @@ check_home
 check_account
 install_packages
 make_account
+close_ssh
+close_cron
+close_manager
+# Compiled code that an earlier version of this program let the agent's account keep; now it lies beside the code.
+rm -rf /var/cache/hermes
 make_folders
 echo "home: $HOME_DIR on $(findmnt --noheadings --output FSTYPE --target "$HOME_DIR" | tail -n 1), user $AGENT_USER ($AGENT_UID)"

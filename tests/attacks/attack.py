@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from provisioning import BaselineInputs, render_baseline
 from provisioning.guest.common import CONTAINER_UNIT
 from provisioning.talk import ask
 from tests.e2e.phase_guest import Guest
 
 Mode = Literal["bare-metal", "docker", "podman"]
 
-MODULES = ("imports", "links")
+MODULES = ("imports", "accounts", "links", "limits")
 """The modules of this folder that hold attacks."""
 
 WORKSPACE = "/home/hermes/workspace"
@@ -56,6 +57,10 @@ class Scene:
     def undo(self, command: str) -> None:
         """Run by root when the attack is over, whatever came of it; the last first."""
         self._undo.append(command)
+
+    def baseline(self) -> None:
+        """What the next `pulumi up` does to a container that was made by an earlier version."""
+        self.guest.run(render_baseline(BaselineInputs()))
 
     def restart(self) -> None:
         """The agent starts again, as after a reboot."""

@@ -5,6 +5,8 @@ Nothing that it can write is imported or sourced by a service, by a phase, or by
 
 from __future__ import annotations
 
+import base64
+
 from tests.attacks.attack import WORKSPACE, Scene, attack
 
 # A module or a start-up file that is taken up leaves a line: whose process it was, and which.
@@ -21,7 +23,7 @@ SOURCED = f"echo $(id -u) shell $(tr '\\\\0' ' ' </proc/$$/cmdline) >>{PROOF}\n"
 NAMES = """
 import os, sys, glob
 names = set(sys.stdlib_module_names) | {"sitecustomize", "usercustomize"}
-found = glob.glob("/opt/hermes/*/venv/lib/python3*/site-packages") + glob.glob("/opt/hermes/*/src")
+found = glob.glob("/opt/hermes/*/venv/lib/python3*/site-packages") + glob.glob("/opt/hermes/*/hermes-agent")
 found += glob.glob("/opt/hermes/.venv/lib/python3*/site-packages") + ["/opt/hermes"]
 for folder in filter(os.path.isdir, found):
     for entry in os.listdir(folder):
@@ -52,7 +54,7 @@ def proofs(scene: Scene) -> list[str]:
     return [line for line in lines if line != PROBE and not line.startswith(f"{ACCOUNT} shell ")]
 
 
-@attack("bare-metal")
+@attack()
 def files_named_like_modules(scene: Scene) -> None:
     """By accident (email.py) or on purpose (hermes_bootstrap.py): `python -m` would put the working folder first."""
     scene.undo(f"cd / && runuser -u hermes -- find {WORKSPACE} -maxdepth 1 -type f -delete")
@@ -66,7 +68,7 @@ def files_named_like_modules(scene: Scene) -> None:
     assert proofs(scene) == [], proofs(scene)
 
 
-@attack("bare-metal")
+@attack()
 def startup_files_in_the_home(scene: Scene) -> None:
     """What Python, shells, git, ssh and systemd read in a home is read by the agent's own processes alone."""
     site = "/home/hermes/.local/lib/python3.11/site-packages"
@@ -106,4 +108,48 @@ with open(dotenv, "a") as file:
     scene.proved()
     assert "Hermes Agent v" in scene.root("cd /home/hermes && hermes --version")
     scene.root("cd /home/hermes && /usr/local/lib/hermes-stack/status.py; /usr/local/lib/hermes-stack/backups list")
+    assert proofs(scene) == [], proofs(scene)
+
+
+COMPILE = f"""
+import glob, importlib.util, marshal, os
+wrote = []
+for source in glob.glob("/opt/hermes/*/venv/lib/python3*/site-packages/hermes_bootstrap.py") + glob.glob(
+    "/opt/hermes/*/hermes-agent/hermes_bootstrap.py"
+):
+    state = os.stat(source)
+    # What counts as compiled from a source: its time and size (PEP 552).
+    begin = importlib.util.MAGIC_NUMBER + bytes(4) + int(state.st_mtime).to_bytes(4, "little")
+    begin += state.st_size.to_bytes(4, "little")
+    beside = importlib.util.cache_from_source(source)
+    for place in (beside, "/var/cache/hermes/pycache" + beside.replace("/__pycache__", "")):
+        try:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with open(place + ".new", "wb") as file:
+                file.write(begin + marshal.dumps(compile({MODULE!r}, source, "exec")))
+            os.rename(place + ".new", place)
+            wrote.append(place)
+        except OSError:
+            pass
+print("wrote", *wrote)
+"""
+
+
+@attack("bare-metal")
+def compiled_code(scene: Scene) -> None:
+    """Beside the code, or in the cache that an earlier version of the stack gave to the agent's account."""
+    scene.undo("rm -rf /var/cache/hermes")
+    assert "tool said: " in scene.agent_program(COMPILE)
+    assert "pycache" not in scene.root("find /opt/hermes ! -user root")
+    # As it was left on a container of an earlier version: by the account, outside of today's sandbox.
+    scene.root("install -d -o hermes -g hermes /var/cache/hermes")
+    encoded = base64.b64encode(COMPILE.encode()).decode()
+    account = "runuser -u hermes --"
+    said = scene.root(f"cd / && echo {encoded} | base64 -d | {account} python3 -I -")
+    assert said.startswith("wrote /var/cache/hermes/"), said
+    assert "/opt/" not in said.replace("/var/cache/hermes/pycache/opt/", "")
+    scene.root(f"rm -f {PROOF}")
+    scene.restart()
+    scene.proved()
+    assert "Hermes Agent v" in scene.root("cd / && hermes --version")
     assert proofs(scene) == [], proofs(scene)

@@ -20,6 +20,7 @@ import provisioning.errors
 import proxmox.errors
 from proxmox.rights import allocate_on, grant_commands, manage_guest, mount_foreign, see_all_guests, use_bridge
 from proxmox.rights import use_template as see_template
+from tests.attacks.attack import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -258,3 +259,48 @@ def test_each_dependency_has_its_reason() -> None:
     names = {re.split(r"[<>=~!\[ ]", requirement)[0] for requirement in wanted}
     rows = set(re.findall(r"^\| `([\w.-]+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE))
     assert rows == names
+
+
+# --- what is held -------------------------------------------------------------------------------
+
+SECURITY = ROOT / "docs" / "security.md"
+TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)::([a-z0-9_]+)`")
+
+
+def functions_of(path: Path) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def is_carried_out(path: Path, function: ast.FunctionDef) -> bool:
+    """A test of pytest's, or an attack that a test carries out."""
+    if path.parent.name != "attacks":
+        return function.name.startswith("test_")
+    marks = (mark.func for mark in function.decorator_list if isinstance(mark, ast.Call))
+    return path.stem in MODULES and any(isinstance(mark, ast.Name) and mark.id == "attack" for mark in marks)
+
+
+def test_each_claim_about_security_names_a_test_that_is_there() -> None:
+    named = TEST.findall(SECURITY.read_text())
+    assert len(named) > 20
+    missing = []
+    for file, name in named:
+        path = ROOT / file
+        function = functions_of(path).get(name) if path.exists() else None
+        if function is None or not is_carried_out(path, function):
+            missing.append(f"{file}::{name}")
+    assert missing == []
+    tables = re.findall(r"^\| claim \| held by \|\n\|---\|---\|\n((?:\|.*\n)+)", SECURITY.read_text(), re.MULTILINE)
+    assert len(tables) >= 3
+    assert [row for table in tables for row in table.splitlines() if not TEST.search(row)] == []
+
+
+def test_each_attack_is_named_among_the_claims() -> None:
+    named = set(TEST.findall(SECURITY.read_text()))
+    files = [ROOT / "tests" / "attacks" / f"{name}.py" for name in MODULES]
+    written = {
+        (name_of(path), name)
+        for path in files
+        for name, function in functions_of(path).items()
+        if is_carried_out(path, function)
+    }
+    assert written - named == set()

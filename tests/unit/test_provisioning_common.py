@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,46 @@ import pytest
 from provisioning.guest import common
 from provisioning.guest.common import Refusal
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_a_command_that_hangs_is_named_with_what_to_do() -> None:
     with pytest.raises(Refusal, match=r"`sleep 600` did not end within 0.1 s. Log in and look what hangs"):
         common.run("sleep", "600", timeout_s=0.1)
     with pytest.raises(Refusal, match=r"^the nap did not end"):
         common.run("sleep", "600", timeout_s=0.1, told_as="the nap")
+
+
+@pytest.mark.parametrize("stdin", [None, ""])
+def test_a_command_has_no_terminal_of_ours(stdin: str | None) -> None:
+    """Run by somebody on a terminal: no process of the agent's account shares it."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from provisioning.guest.common import ended
+look = "import os\\ntry: os.open('/dev/tty', os.O_RDWR)\\nexcept OSError: print('none', os.isatty(0))"
+print(ended(sys.executable, "-c", look, stdin={stdin!r}).stdout.strip(), "here" if open("/dev/tty").isatty() else "")
+"""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", program])  # noqa: S606 - a terminal with one program on it
+    with contextlib.suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as said:
+        text = b""
+        while chunk := said.read(1000):
+            text += chunk
+    os.waitpid(child, 0)
+    assert text.decode().strip() == "none False here"
+
+
+def test_what_a_command_has_started_ends_with_it(tmp_path: Path) -> None:
+    command = f"sleep 300 & echo $! >{tmp_path}/pid; wait"
+    with pytest.raises(Refusal):
+        common.run("sh", "-c", command, timeout_s=0.5)
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_command_that_fails_tells_its_own_words() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from provisioning import ConfigureInputs, Dashboard, ModelEndpoint, render_configure
 from provisioning.guest.cli import Facts, hand_on
+from provisioning.guest.layout import CHECKOUT
 from provisioning.guest.services import render_unit
 
 PACKAGE = files("provisioning")
@@ -26,21 +27,20 @@ print("started", sys.argv[1:])
 """
 
 
-@pytest.fixture
-def build(tmp_path: Path) -> Path:
-    """An installation whose command prints what it was given, once it has imported what the agent does, too.
-
-    As a wheel and as a checkout, whichever the command takes.
-    """
+@pytest.fixture(params=["packages", "checkout"])
+def build(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """An installation whose command prints what it was given, once it has imported what the agent does, too."""
     folder = tmp_path / "build"
     venv.create(folder / "venv", symlinks=True)
-    [site] = (folder / "venv/lib").glob("python3*/site-packages")
-    for place in (site, folder / "src"):
-        (place / "hermes_cli").mkdir(parents=True)
-        (place / "hermes_cli/__init__.py").touch()
-        (place / "hermes_cli/main.py").write_text(MAIN)
-        (place / "hermes_bootstrap.py").touch()
-    (folder / "src/hermes").write_text("import hermes_cli.main\n")
+    [place] = (folder / "venv/lib").glob("python3*/site-packages")
+    if request.param == "checkout":
+        place = folder / CHECKOUT
+    (place / "hermes_cli").mkdir(parents=True)
+    (place / "hermes_cli/__init__.py").touch()
+    (place / "hermes_cli/main.py").write_text(MAIN)
+    (place / "hermes_bootstrap.py").touch()
+    if request.param == "checkout":
+        (place / "hermes").write_text("import hermes_cli.main\n")
     return folder
 
 
