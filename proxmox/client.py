@@ -510,9 +510,9 @@ class Proxmox:
         ]
         return tuple(sorted(entries, key=lambda entry: entry.key))
 
-    def guest_status(self, node: str, vmid: int) -> GuestStatus:
-        """Power state of a container. Raises NoSuchGuest."""
-        data = self._get("nodes", node, "lxc", vmid, "status", "current")
+    def guest_status(self, node: str, vmid: int, kind: str = "lxc") -> GuestStatus:
+        """Power state of a guest. Raises NoSuchGuest."""
+        data = self._get("nodes", node, kind, vmid, "status", "current")
         return GuestStatus(data.get("status") == "running", data.get("lock") or None, int(data.get("uptime") or 0))
 
     def guest_snapshots(self, node: str, vmid: int, kind: str = "lxc") -> tuple[str, ...]:

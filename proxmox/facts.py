@@ -252,7 +252,7 @@ def read_cluster(client: Proxmox, *owners: int | None, power_of: Iterable[int] =
             return place, error.reason
         return facts
 
-    for result in _map(read, readable):
+    for result in side_by_side(read, readable):
         if isinstance(result, GuestFacts):
             guests.append(result)
         elif result is not None:
@@ -263,7 +263,7 @@ def read_cluster(client: Proxmox, *owners: int | None, power_of: Iterable[int] =
     return ClusterFacts(tuple(guests), tuple(unreadable), sees_all, shared)
 
 
-def _map(function: Callable[[S], T], values: Sequence[S]) -> list[T]:
+def side_by_side(function: Callable[[S], T], values: Sequence[S]) -> list[T]:
     """`function` of each value; side by side when there are enough to be worth more connections."""
     if len(values) <= READERS // 2:
         return [function(value) for value in values]

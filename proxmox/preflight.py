@@ -6,6 +6,7 @@ other readings impossible (no answer, no such node) leaves those out rather than
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,11 +14,12 @@ from typing import TypeVar
 
 from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
-from proxmox.errors import AuthenticationFailed, Fault, ProxmoxError, Refusal, TlsUntrusted
-from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster
+from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, TlsUntrusted
+from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
 from proxmox.hostmounts import HostWish, commands_to_paste, root_needed, storage_folder
 from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
+from proxmox.neighbours import answer_of, resolved
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
 from proxmox.planning import GIB, AttachWish, VolumeWish, mount_of, plan_attach, plan_volume
 from proxmox.rights import (
@@ -90,11 +92,26 @@ class CattleCheck:
 
 
 @dataclass(frozen=True)
+class Occupants:
+    """Who has what is to be the guest's alone.
+
+    endpoint: the addresses of the API's host; leases: those on the cards of the containers that run, by number; answer:
+    how a machine that has the guest's fixed address shows itself, or None. All three are looked for only while the
+    guest itself does not have the address. twins: guests that run with the guest's hardware address.
+    """
+
+    endpoint: frozenset[str] = frozenset()
+    leases: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    answer: str | None = None
+    twins: tuple[GuestFacts, ...] = ()
+
+
+@dataclass(frozen=True)
 class Surroundings:
     """Everything that the checks decide on.
 
     taken: whether any guest has the number, also one that the token may not see; templates, volumes, bridges (name and
-    type): what is there, or None where it could not be read.
+    type): what is there, or None where it could not be read; occupants: who has the guest's fixed address, or its card.
     """
 
     version: Version
@@ -107,6 +124,7 @@ class Surroundings:
     templates: frozenset[str] | None = None
     volumes: Mapping[str, VolumeFacts] | None = None
     bridges: Mapping[str, str] | None = None
+    occupants: Occupants = field(default_factory=Occupants)
 
 
 def needed_pet(check: PetCheck) -> tuple[Right, ...]:
@@ -299,7 +317,8 @@ def _guest_faults(
         right = use_bridge(check.bridge or "").path
         listed = not seen.bridges or check.bridge in seen.bridges
         faults += _bridge_faults(check, seen.bridges, None if listed else lacking.pop(right, None))
-    faults += _address_faults(check, seen.cluster)
+    faults += _address_faults(check, seen)
+    faults += _twin_faults(check, guest, seen.occupants)
     return [*lacking.values(), *node, *faults]
 
 
@@ -410,19 +429,45 @@ def _bridge_faults(check: GuestCheck, bridges: Collection[str] | None, grant: Fa
     return [Fault(check.key("bridge"), check.bridge, rule, remedy)]
 
 
-def _address_faults(check: GuestCheck, cluster: ClusterFacts) -> list[Fault]:
+def _address_faults(check: GuestCheck, seen: Surroundings) -> list[Fault]:
+    """Whatever machine has the address and takes the SSH key, it would be provisioned in the container's place."""
+    wanted = fixed_address(check)
+    if wanted is None:
+        return []
+    others = [guest for guest in seen.cluster.guests if guest.vmid != check.vmid]
+    found = seen.occupants
+    declared = [guest for guest in others if wanted in static_addresses(guest.config)]
+    leased = [guest for guest in others if guest not in declared and wanted in found.leases.get(guest.vmid, ())]
+    rules = [
+        *(f"must be free, and {describe_guest(guest)} has it" for guest in declared),
+        *(f"must be free, and {describe_guest(guest)}, which runs, has it now" for guest in leased),
+    ]
+    if wanted in found.endpoint:
+        rules.append("must be free, and is the address at which Proxmox itself is asked")
+    if not rules and found.answer:
+        rules.append(f"must be free, and the machine that has it {found.answer}")
+    return [Fault(check.key("address"), check.address or "", rule, "choose another") for rule in rules]
+
+
+def fixed_address(check: GuestCheck) -> str | None:
+    """The address without its prefix; None with DHCP."""
     wanted = (check.address or "").partition("/")[0].lower()
-    if not wanted or wanted == "dhcp":
+    return wanted if wanted not in ("", "dhcp") else None
+
+
+def _twin_faults(check: GuestCheck, guest: GuestFacts | None, occupants: Occupants) -> list[Fault]:
+    """Copies of the container that run: they have its host key and its address, too, and either may answer."""
+    if guest is None or not _is_ours(check, guest):
         return []
     return [
         Fault(
-            check.key("address"),
-            check.address or "",
-            f"must be free, and {describe_guest(guest)} has it",
-            "choose another",
+            check.key("vmid"),
+            str(check.vmid),
+            f"{describe_guest(twin)} runs with the same hardware address: a copy, as a restored backup is",
+            f"stop it; or give it a card of its own: {set_with} {twin.vmid} --net0 ..., without the address",
         )
-        for guest in cluster.guests
-        if guest.vmid != check.vmid and wanted in static_addresses(guest.config)
+        for twin in occupants.twins
+        for set_with in ("pct set" if twin.kind == "lxc" else "qm set",)
     ]
 
 
@@ -434,6 +479,16 @@ def static_addresses(config: Mapping[str, str]) -> frozenset[str]:
         if key.startswith(("net", "ipconfig"))
         for name, _, value in (part.partition("=") for part in text.split(","))
         if name in ("ip", "ip6") and value not in ("dhcp", "manual", "auto")
+    )
+
+
+def cards_of(config: Mapping[str, str]) -> frozenset[str]:
+    """The hardware addresses that a guest's configuration gives to it: a container's hwaddr, a VM's virtio=..."""
+    return frozenset(
+        found.lower()
+        for key, text in config.items()
+        if re.fullmatch(r"net\d+", key)
+        for found in re.findall(r"\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}\b", text)
     )
 
 
@@ -452,9 +507,15 @@ def preflight_pet(client: Proxmox, check: PetCheck, others: Callable[[], Collect
 
 
 def preflight_cattle(
-    client: Proxmox, check: CattleCheck, others: Callable[[], Collection[Fault]] = tuple
+    client: Proxmox,
+    check: CattleCheck,
+    others: Callable[[], Collection[Fault]] = tuple,
+    answer: Callable[[str], str | None] = answer_of,
 ) -> list[Fault]:
-    """All faults that stand in a cattle's way, as with `preflight_pet`."""
+    """All faults that stand in a cattle's way, as with `preflight_pet`.
+
+    ``answer``: how a machine that has an address shows itself, None where there is none.
+    """
     wish = check.attach
     storages = [storage_of(wish.volid)] if wish is not None else []
     owner = wish.owner if wish is not None else check.guest.vmid
@@ -468,7 +529,7 @@ def preflight_cattle(
         except ProxmoxError as error:
             return [_unread("cattleHostMounts", error), *cattle_faults(check, seen)]
 
-    return _preflight(client, check.guest, storages, owner, judge=judge, others=others)
+    return _preflight(client, check.guest, storages, owner, judge=judge, others=others, answer=answer)
 
 
 def _preflight(
@@ -479,6 +540,7 @@ def _preflight(
     *,
     judge: Callable[[Surroundings], list[Fault]],
     others: Callable[[], Collection[Fault]],
+    answer: Callable[[str], str | None] = answer_of,
 ) -> list[Fault]:
     try:
         version = client.version()
@@ -518,7 +580,39 @@ def _preflight(
     if cluster is None:
         return unread + judge(seen)
     taken = read("vmid", lambda: client.vmid_taken(guest.vmid)) or False
-    return unread + judge(replace(seen, cluster=cluster, taken=taken))
+    occupants = read("guests", lambda: _occupants(client, guest, cluster, answer)) or Occupants()
+    return unread + judge(replace(seen, cluster=cluster, taken=taken, occupants=occupants))
+
+
+def _occupants(
+    client: Proxmox, check: GuestCheck, cluster: ClusterFacts, answer: Callable[[str], str | None]
+) -> Occupants:
+    """Who has the card of the guest that is there, and the address of one that is not there yet."""
+    own = cluster.guest(check.vmid)
+    cards = cards_of(own.config) if own is not None else frozenset[str]()
+    same = [guest for guest in cluster.guests if guest.vmid != check.vmid and cards & cards_of(guest.config)]
+    twins = tuple(twin for twin in same if client.guest_status(twin.node, twin.vmid, twin.kind).running)
+    wanted = fixed_address(check)
+    if wanted is None or (own is not None and own.running and _has(client, own, wanted)):
+        return Occupants(twins=twins)
+    others = [
+        guest for guest in cluster.guests if guest.kind == "lxc" and guest.vmid != check.vmid and cards_of(guest.config)
+    ]
+    leases = dict(side_by_side(lambda guest: (guest.vmid, _leases(client, guest)), others))
+    return Occupants(resolved(client.connection.host), leases, answer(wanted), twins)
+
+
+def _has(client: Proxmox, guest: GuestFacts, address: str) -> bool:
+    return address in static_addresses(guest.config) or address in _leases(client, guest)
+
+
+def _leases(client: Proxmox, guest: GuestFacts) -> frozenset[str]:
+    """The addresses on a container's cards; none of one that is stopped, gone, or does not tell."""
+    try:
+        interfaces = client.interfaces(guest.node, guest.vmid)
+    except ApiError:
+        return frozenset()
+    return frozenset(address.address for interface in interfaces for address in interface.addresses)
 
 
 def _no_way(connection: Connection, error: ProxmoxError) -> Fault:

@@ -88,6 +88,15 @@ def _no_key(site: Site) -> None:
     site.overrides["HERMES_SSH_KEY_FILE"] = "/nowhere/id_ed25519"
 
 
+def _leased(site: Site) -> None:
+    """Another guest has by DHCP what is to be the cattle's: who answers there takes the same key, perhaps."""
+    site.node.make_stranger(300, net0="name=eth0,bridge=vmbr0,ip=dhcp", start=1)
+    rows = site.node.call("GET", site.node.guest(300, "/interfaces"))
+    address = next(row["inet"] for row in rows if row["name"] == "eth0")
+    gateway = f"{address.rpartition('.')[0]}.254"
+    site.configure(cattleAddress=address, cattleGateway=gateway)
+
+
 def _pet_runs(site: Site) -> None:
     site.node.call("POST", site.node.guest(PET, "/status/start"))
 
@@ -101,6 +110,7 @@ def _pet_runs(site: Site) -> None:
         pytest.param(_no_storage, ["fast-lvm", "local-lvm"], id="storage missing"),
         pytest.param(_no_privilege, ["VM.Config.Network", "/vms", "pveum acl modify", STACK_USER], id="right missing"),
         pytest.param(_no_node, ["pve2", NODE], id="node missing"),
+        pytest.param(_leased, ["cattleAddress = 10", "CT 300 'stranger'", "has it now"], id="address of another"),
         pytest.param(_pet_runs, [f"CT {PET} runs", "pct shutdown 999"], id="pet runs"),
     ],
 )

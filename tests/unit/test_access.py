@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from components import access
+from components import access, phase
 from components.access import _AccessProvider, card_of
+from components.phase import _PhaseProvider, inputs_as_json
 from provisioning.errors import SshUnreachable, WrongMachine
-from provisioning.ssh import Card, HostKey
+from provisioning.models import BaselineInputs
+from provisioning.phases import PhaseResult
+from provisioning.ssh import Card, HostKey, SshTarget
 from proxmox.client import Address, Interface, Proxmox
 
 MAC = "BC:24:11:00:00:01"
@@ -138,6 +141,35 @@ def test_a_state_of_before_is_unchanged(scene: Scene) -> None:
     before = {**STATIC, "host_key": KEY, "address": "10.0.0.5"}
     assert not scene.provider().diff("105/ssh", before, {**STATIC, "declared_key": None}).changes
     assert scene.provider().diff("105/ssh", before, {**STATIC, "declared_key": KEY}).changes
+
+
+def test_a_phase_of_before_does_not_run_again_for_the_card() -> None:
+    """The states of older versions know of none."""
+    before = {"digest": "d", "host_key": KEY, "guest": "105"}
+    assert not _PhaseProvider().diff("105/baseline", before, {**before, "hardware_address": MAC}).changes
+
+
+@pytest.mark.parametrize("address", [None, "", MAC])
+def test_a_phase_is_held_to_the_card(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
+    """Where nothing tells the container, nothing is run."""
+    targets: list[SshTarget] = []
+
+    def ran(target: SshTarget, *_plan: object, **_more: object) -> PhaseResult:
+        targets.append(target)
+        return PhaseResult(1.0, {})
+
+    monkeypatch.setattr(phase, "run_phase", ran)
+    props: dict[str, Any] = {
+        **{"guest": "105", "phase": "baseline", "host": "10.0.0.5", "host_key": KEY, "private_key_file": "/key"},
+        **{"hardware_address": address, "declared": {}, "digest": "d", "inputs": inputs_as_json(BaselineInputs())},
+    }
+    if address:
+        _PhaseProvider().create(props)
+        assert targets[0].card == Card("CT 105", MAC)
+    else:
+        with pytest.raises(WrongMachine):
+            _PhaseProvider().create(props)
+        assert targets == []
 
 
 def test_dhcp_is_waited_for_until_an_address_can_be_reached(scene: Scene) -> None:

@@ -17,8 +17,10 @@ from proxmox.planning import GIB, AttachWish, VolumeWish
 from proxmox.preflight import (
     CattleCheck,
     GuestCheck,
+    Occupants,
     PetCheck,
     Surroundings,
+    cards_of,
     cattle_faults,
     needed_cattle,
     needed_pet,
@@ -452,6 +454,72 @@ def test_a_strangers_number_is_one_fault_and_its_volumes_are_not_judged() -> Non
     assert {fault.key for fault in pet_faults(check, empty(taken=True))} == {"petVmid"}
 
 
+# Who has the address, and the card.
+
+WANTED = "192.0.2.5"
+MAC = "BC:24:11:3A:5F:01"
+ALICE = {"hostname": "alice", "net0": "name=eth0,hwaddr=BC:24:11:00:00:06"}
+NEIGHBOUR = GuestFacts(106, "pve", running=None, config=ALICE)
+
+
+def addressed(occupants: Occupants, *others: GuestFacts, address: str | None = f"{WANTED}/24") -> list[str]:
+    """The faults of the address, each in one text."""
+    seen = around()
+    guests = (*seen.cluster.guests, *others)
+    seen = replace(seen, cluster=replace(seen.cluster, guests=guests), occupants=occupants)
+    check = replace(CATTLE, guest=replace(CATTLE.guest, address=address))
+    return [str(fault) for fault in cattle_faults(check, seen) if fault.key == "cattleAddress"]
+
+
+def test_the_address_of_proxmox_itself_is_refused() -> None:
+    [told] = addressed(Occupants(endpoint=frozenset({"192.0.2.1", WANTED}), answer="answers on port 8006"))
+    assert "the address at which Proxmox itself is asked" in told
+    assert "choose another" in told
+
+
+def test_an_address_that_a_running_container_has_by_dhcp_is_refused() -> None:
+    """The trespass: alice would have been provisioned in the place of the new container."""
+    leases = {106: frozenset({WANTED}), 105: frozenset[str]()}
+    [told] = addressed(Occupants(leases=leases, answer="answers on port 22"), NEIGHBOUR)
+    assert "CT 106 'alice'" in told
+
+
+def test_an_address_that_a_machine_outside_of_proxmox_has_is_refused() -> None:
+    [told] = addressed(Occupants(answer="answers on port 22"))
+    assert "the machine that has it answers on port 22" in told
+
+
+@pytest.mark.parametrize("address", [None, "dhcp", "192.0.2.55/24"])
+def test_another_address_is_none_of_theirs(address: str | None) -> None:
+    occupants = Occupants(frozenset({WANTED}), {106: frozenset({WANTED})})
+    assert addressed(occupants, NEIGHBOUR, address=address) == []
+
+
+def test_a_declared_address_is_told_once_where_it_is_on_the_card_too() -> None:
+    fixed = replace(NEIGHBOUR, config={"hostname": "alice", "net0": f"name=eth0,ip={WANTED}/24"})
+    assert len(addressed(Occupants(leases={106: frozenset({WANTED})}, answer="answers on port 22"), fixed)) == 1
+
+
+def test_a_copy_of_the_cattle_that_runs_is_refused() -> None:
+    twin = GuestFacts(205, "pve2", "qemu", None, {"name": "copy", "net0": f"virtio={MAC},bridge=vmbr0"})
+    state = with_cattle(ours(cattle_with(f"{DISK},mp=/home/hermes", running=True, net0=f"name=eth0,hwaddr={MAC}")))
+    seen = around(state, taken=True, occupants=Occupants(twins=(twin,)))
+    [told] = [str(fault) for fault in cattle_faults(CATTLE, seen)]
+    for part in ("cattleVmid = 105", "VM 205 'copy'", "same hardware address", "qm set 205"):
+        assert part in told
+
+
+def test_hardware_addresses_are_read_from_containers_and_virtual_machines() -> None:
+    assert cards_of(
+        {
+            "net0": "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:3A:5F:01,ip=dhcp,type=veth",
+            "net1": "virtio=bc:24:11:00:00:02,bridge=vmbr0",
+            "netplan": "BC:24:11:00:00:03",
+            "description": "net0 BC:24:11:00:00:04",
+        }
+    ) == {"bc:24:11:3a:5f:01", "bc:24:11:00:00:02"}
+
+
 # Reading for it.
 
 ROUTES: dict[str, Answer] = {
@@ -489,7 +557,11 @@ def ask_pet(server: Server) -> list[Fault]:
 
 
 def ask_cattle(server: Server) -> list[Fault]:
-    return preflight_cattle(server.client(), CATTLE)
+    return preflight_cattle(server.client(), CATTLE, answer=nobody)
+
+
+def nobody(_address: str) -> str | None:
+    return None
 
 
 def test_preflight_reads_all_that_it_judges_and_writes_nothing() -> None:
@@ -499,8 +571,90 @@ def test_preflight_reads_all_that_it_judges_and_writes_nothing() -> None:
 
 def test_a_cattle_without_a_volume_is_judged_without_one() -> None:
     server = Server(ROUTES)
-    assert preflight_cattle(server.client(), CattleCheck(replace(CATTLE.guest, template=None, bridge=None))) == []
+    check = CattleCheck(replace(CATTLE.guest, template=None, bridge=None))
+    assert preflight_cattle(server.client(), check, answer=nobody) == []
     assert not any("content" in asked.path or "network" in asked.path for asked in server.asked)
+
+
+CARD = [{"name": "eth0", "hwaddr": MAC.lower(), "inet": "192.0.2.5/24"}]
+
+
+def cluster_of(*guests: tuple[int, str, str], **more: Answer) -> dict[str, Answer]:
+    """Routes of containers: number, net0, and whether they run."""
+    vmids = (999, *(vmid for vmid, _, _ in guests))
+    routes: dict[str, Answer] = {
+        "GET /cluster/resources": data([{"vmid": vmid, "type": "lxc", "node": "pve"} for vmid in vmids])
+    }
+    for vmid, net, power in guests:
+        rows = [{"key": "net0", "value": net}, {"key": "description", "value": OWN["description"]}]
+        routes |= {
+            f"GET /nodes/pve/lxc/{vmid}/pending": data(rows),
+            f"GET /nodes/pve/lxc/{vmid}/snapshot": data([]),
+            f"GET /nodes/pve/lxc/{vmid}/status/current": data({"status": power}),
+            f"GET /nodes/pve/lxc/{vmid}/interfaces": data(CARD if power == "running" else None),
+        }
+    return routes | more
+
+
+STATIC_NET = f"name=eth0,hwaddr={MAC},ip=192.0.2.5/24"
+DHCP_NET = f"name=eth0,hwaddr={MAC},ip=dhcp"
+OTHER_NET = "name=eth0,hwaddr=BC:24:11:00:00:06,ip=dhcp"
+
+
+def asked_for(*guests: tuple[int, str, str]) -> tuple[list[str], list[str], Server]:
+    """The rules of the faults about address and number, the addresses that were knocked at, and the server."""
+    knocked: list[str] = []
+
+    def answer(address: str) -> str | None:
+        knocked.append(address)
+        return "answers on port 22"
+
+    taken = die("Parameter verification failed.", 400, {"vmid": "VM 105 already exists"})
+    own = {"GET /cluster/nextid": taken} if any(guest[0] == 105 for guest in guests) else {}
+    server = Server({**ROUTES, **cluster_of(*guests), **own})
+    faults = preflight_cattle(server.client(), CATTLE, answer=answer)
+    return [fault.rule for fault in faults if fault.key in ("cattleAddress", "cattleVmid")], knocked, server
+
+
+def test_before_a_container_is_made_its_address_is_looked_for() -> None:
+    rules, knocked, _ = asked_for()
+    assert knocked == ["192.0.2.5"]
+    assert rules == ["must be free, and the machine that has it answers on port 22"]
+
+
+def test_before_a_container_is_made_the_leases_of_those_that_run_are_read() -> None:
+    rules, _, _ = asked_for((106, OTHER_NET, "running"), (107, OTHER_NET, "stopped"))
+    assert [rule for rule in rules if "CT 106" in rule] == rules
+
+
+@pytest.mark.parametrize("net", [STATIC_NET, DHCP_NET], ids=["declared", "by a lease"])
+def test_a_container_that_runs_with_its_address_is_not_asked_about(net: str) -> None:
+    rules, knocked, server = asked_for((105, net, "running"), (106, OTHER_NET, "running"))
+    assert (rules, knocked) == ([], [])
+    assert not any(asked.path.endswith("/106/interfaces") for asked in server.asked)
+
+
+@pytest.mark.parametrize(
+    ("net", "power"), [(STATIC_NET, "stopped"), (STATIC_NET.replace("2.5/", "2.77/").replace(MAC, "x"), "running")]
+)
+def test_a_container_that_is_off_or_elsewhere_is_as_a_new_one(net: str, power: str) -> None:
+    taken = [{"name": "eth0", "hwaddr": MAC.lower(), "inet": "192.0.2.77/24"}]
+    server = Server({**ROUTES, **cluster_of((105, net, power)), "GET /nodes/pve/lxc/105/interfaces": data(taken)})
+    faults = preflight_cattle(server.client(), CATTLE, answer=lambda _: "answers on port 22")
+    assert [fault.rule for fault in faults if fault.key == "cattleAddress"] == [
+        "must be free, and the machine that has it answers on port 22"
+    ]
+
+
+@pytest.mark.parametrize(("power", "count"), [("running", 1), ("stopped", 0)])
+def test_a_copy_is_asked_whether_it_runs(power: str, count: int) -> None:
+    rules, _, _ = asked_for((105, STATIC_NET, "running"), (205, DHCP_NET, power))
+    assert len([rule for rule in rules if "CT 205" in rule and "same hardware address" in rule]) == count == len(rules)
+
+
+def test_a_neighbour_that_does_not_tell_its_addresses_is_no_fault() -> None:
+    routes = cluster_of((106, OTHER_NET, "running")) | {"GET /nodes/pve/lxc/106/interfaces": die("no", 403)}
+    assert told_by(routes, ask_cattle)[0] == []
 
 
 def test_a_bad_token_is_one_fault() -> None:
