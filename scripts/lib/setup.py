@@ -21,7 +21,7 @@ import tempfile
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ CLI = CACHE / "pulumi-cli"
 PULUMI_HOME = CACHE / "pulumi-home"
 TOOLS = CACHE / "tools"
 STAMP = CACHE / "setup.stamp"
+LOCK = ROOT / "toolchain.lock"
 ARCHIVES_VARIABLE = "HERMES_TOOLCHAIN"
 DEFAULT_ARCHIVES = ROOT.parent / "shared" / "toolchain"
 DOWNLOAD_TIMEOUT = 60  # seconds without a byte
@@ -41,6 +42,7 @@ INPUTS = (
     Path(__file__),
     ROOT / "requirements.lock",
     ROOT / "toolchain.toml",
+    LOCK,
     ROOT / "provisioning" / "scripts" / "uv.lock",
     ROOT / "lab" / "debian-packages.txt",
     ROOT / "tests" / "debian-packages.txt",
@@ -313,7 +315,7 @@ def link_cli(folder: Path) -> None:
     shutil.rmtree(pulumi_link(), ignore_errors=True)
     pulumi_link().mkdir(parents=True)
     for tool in sorted(folder.iterdir()):
-        if tool.name.startswith("pulumi") and os.access(tool, os.X_OK):
+        if is_tool(tool):
             (pulumi_link() / tool.name).symlink_to(tool.resolve())
 
 
@@ -331,7 +333,127 @@ def first_that_works(what: str, places: Iterable[tuple[str, Callable[[], str | N
     raise SetupError(f"{what} was not found. Tried:\n" + "\n".join(tried) + f"\n{remedy}")
 
 
-def install_cli(pin: dict[str, Any]) -> None:
+def official_sums() -> dict[str, str]:
+    """toolchain.lock: the sums of official archives, and of programs in them, that this checkout holds downloads to."""
+    return parse_sums(LOCK.read_text()) if LOCK.exists() else {}
+
+
+def known_sums(pins: dict[str, Any]) -> frozenset[str]:
+    """Every sum that something which is here already may have."""
+    return frozenset([*pins["stand-ins"].values(), *official_sums().values()])
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """A list of sums as releases publish it, ``SUM  FILE`` a line: sum by file."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2 and re.fullmatch(r"[0-9a-f]+", pair[0])}
+
+
+def record(found: dict[str, str]) -> None:
+    """Add lines to toolchain.lock. SetupError where one is there with another sum: nothing is overwritten."""
+    have = official_sums()
+    changed = [name for name, digest in found.items() if have.get(name, digest) != digest]
+    if changed:
+        raise SetupError(
+            f"{', '.join(changed)}: what is published now has another sum than toolchain.lock. Nothing was written.\n"
+            "  A release does not change: find out why before you go on (compare with another machine, ask upstream)."
+        )
+    new = {name: digest for name, digest in sorted(found.items()) if name not in have}
+    if new:
+        for name, digest in new.items():
+            say(f"accepted: {digest}  {name}")
+        text = LOCK.read_text() if LOCK.exists() else ""
+        write_whole(LOCK, text + "".join(f"{digest}  {name}\n" for name, digest in new.items()))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file by a rename: never half of it."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def accept_sums(pins: dict[str, Any]) -> None:
+    """Write down what the releases publish now, for all platforms: from then on every machine is held to it."""
+    found: dict[str, str] = {}
+    for plugin, pin in [("", pins["pulumi"]), *pins["plugins"].items()]:
+        url = pin["sums"].format(version=pin["version"])
+        published = parse_sums(download(url).decode())
+        wanted = [archive_name(plugin, pin, platform_of(plugin, name)) for name in pins["pulumi"]["platforms"]]
+        missing = [file for file in wanted if not re.fullmatch(r"[0-9a-f]{64}", published.get(file, ""))]
+        if missing:
+            raise SetupError(f"{url} has no SHA-256 of {', '.join(missing)}. Nothing was written.")
+        found |= {file: published[file] for file in wanted}
+    record(found)
+
+
+def platform_of(plugin: str, kernel: str) -> str:
+    """What upstream calls ``uname -s``-``uname -m`` in a plugin's archive; the CLI's names are in toolchain.toml."""
+    if not plugin:
+        return kernel
+    system, _, machine = kernel.partition("-")
+    return f"{system.lower()}-{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(machine, machine) }"
+
+
+def archive_name(plugin: str, pin: dict[str, Any], platform_name: str) -> str:
+    """The archive's file name; ``plugin`` empty: the CLI's, by whose own table the platform's name goes."""
+    if plugin:
+        return f"pulumi-resource-{plugin}-v{pin['version']}-{platform_name}.tar.gz"
+    return f"pulumi-v{pin['version']}-{pin['platforms'][platform_name]}.tar.gz"
+
+
+def archive_refusal(archive: Path, sums: Collection[str]) -> str | None:
+    """Why an archive of the folder can't be used, or None."""
+    if not archive.exists():
+        return f"no {archive.name} there"
+    have = sha256(archive)
+    if have not in sums:
+        return f"{archive.name} has the sum {have}, which neither toolchain.lock nor toolchain.toml lists"
+    return None
+
+
+def programs_refusal(folder: Path, sums: Collection[str]) -> str | None:
+    """Why programs that this user has already can't be used, or None."""
+    programs = [tool for tool in sorted(folder.iterdir()) if is_tool(tool)]
+    unknown = [tool.name for tool in programs if sha256(tool) not in sums]
+    if not programs or unknown:
+        what = f"the sums of {', '.join(unknown)}" if unknown else "programs"
+        return f"{folder}: {what} are in no list of this checkout"
+    return None
+
+
+def is_tool(file: Path) -> bool:
+    return file.name.startswith("pulumi") and file.is_file() and os.access(file, os.X_OK)
+
+
+def download(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:  # noqa: S310 - https, from toolchain.toml
+            body: bytes = answer.read()
+            return body
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise SetupError(f"{url}: {getattr(error, 'reason', error)}") from None
+
+
+def download_checked(url: str, file: str, target: Path) -> str | None:
+    """Download an archive into ``target``, held to its line in toolchain.lock; why not, or None."""
+    wanted = official_sums().get(file)
+    if wanted is None:
+        return (
+            f"toolchain.lock has no sum of {file}, so it would be compared with nothing. To write down what the "
+            "releases publish: scripts/setup --accept-sums"
+        )
+    say(f"downloading {url}")
+    body = download(url)
+    have = hashlib.sha256(body).hexdigest()
+    if have != wanted:
+        return f"{url} has the sum {have}, and not the one in toolchain.lock, {wanted}; nothing was installed"
+    target.write_bytes(body)
+    return None
+
+
+def install_cli(pins: dict[str, Any], *, accept: bool) -> None:
+    pin = pins["pulumi"]
     version = pin["version"]
     if (pulumi_link() / "pulumi").exists() and cli_version(pulumi_link() / "pulumi") == version:
         return
@@ -339,16 +461,20 @@ def install_cli(pin: dict[str, Any]) -> None:
     name = pin["platforms"].get(kernel)
     if name is None:
         raise SetupError(f"Pulumi publishes no build for {kernel}; known are {', '.join(pin['platforms'])}.")
-    file = f"pulumi-v{version}-{name}.tar.gz"
+    file = archive_name("", pin, kernel)
 
     def from_path() -> str | None:
         found = shutil.which("pulumi")
         if found is None:
             return "no pulumi there"
+        # Before it is run, even for its version.
+        folder = Path(found).resolve().parent
+        if refusal := programs_refusal(folder, known_sums(pins)):
+            return refusal
         have = cli_version(Path(found))
         if have != version:
             return f"{found} is version {have or 'unknown'}, not {version}"
-        link_cli(Path(found).resolve().parent)
+        link_cli(folder)
         return None
 
     def unpack(archive: Path) -> None:
@@ -363,24 +489,20 @@ def install_cli(pin: dict[str, Any]) -> None:
 
     def from_archive() -> str | None:
         archive = archive_folder() / file
-        if refusal := archive_refusal(archive, pin.get("sha256", {}).get(name, [])):
+        if refusal := archive_refusal(archive, known_sums(pins)):
             return refusal
         say(f"installing Pulumi {version} from {archive.parent}")
         unpack(archive)
         return None
 
     def from_download() -> str | None:
-        url = pin["url"].format(version=version, platform=name)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            sums = parse_sums(download(pin["sums"].format(version=version)).decode())
-            if file not in sums:
-                return f"the list of sums of the release does not name {file}"
-            say(f"downloading {url}")
             archive = Path(scratch) / file
-            archive.write_bytes(download(url))
-            if sha256(archive) != sums[file]:
-                return f"{url}: the sum is not the one that the release publishes; nothing was installed"
+            if refusal := download_checked(pin["url"].format(version=version, platform=name), file, archive):
+                return refusal
             unpack(archive)
+        if accept:
+            record_programs(file, CLI / version / "pulumi")
         return None
 
     first_that_works(
@@ -394,65 +516,64 @@ def install_cli(pin: dict[str, Any]) -> None:
     )
 
 
-def archive_refusal(archive: Path, sums: Sequence[str]) -> str | None:
-    """Why an archive of the folder can't be used, or None."""
-    if not archive.exists():
-        return f"no {archive.name} there"
-    have = sha256(archive)
-    if have not in sums:
-        return f"{archive.name} has the sum {have}, which toolchain.toml does not list"
-    return None
+def record_programs(file: str, folder: Path) -> None:
+    """Write down the programs of an archive that was checked, so that whoever has them already may use them."""
+    record({f"{file}/{tool.name}": sha256(tool) for tool in folder.iterdir() if is_tool(tool)})
 
 
-def parse_sums(text: str) -> dict[str, str]:
-    """A list of sums as releases publish it, ``SUM  FILE`` a line: sum by file."""
-    pairs = (line.split() for line in text.splitlines())
-    return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2 and re.fullmatch(r"[0-9a-f]+", pair[0])}
-
-
-def download(url: str) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:  # noqa: S310 - https, from toolchain.toml
-            body: bytes = answer.read()
-            return body
-    except (urllib.error.URLError, TimeoutError) as error:
-        raise SetupError(f"{url}: {getattr(error, 'reason', error)}") from None
-
-
-def install_plugins(pins: dict[str, Any]) -> None:
+def install_plugins(pins: dict[str, Any], *, accept: bool) -> None:
     pulumi = pulumi_link() / "pulumi"
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    name = f"{platform.system().lower()}-{machine}"
-    for plugin, pin in pins.items():
+    kernel = f"{platform.system()}-{platform.machine()}"
+    for plugin, pin in pins["plugins"].items():
         version = pin["version"]
-        if (PULUMI_HOME / "plugins" / f"resource-{plugin}-v{version}").is_dir():
+        installed = PULUMI_HOME / "plugins" / f"resource-{plugin}-v{version}"
+        if installed.is_dir():
             continue
-        file = f"pulumi-resource-{plugin}-v{version}-{name}.tar.gz"
-        install = [pulumi, "plugin", "install", "resource", plugin, version]
+        name = platform_of(plugin, kernel)
+        file = archive_name(plugin, pin, name)
+        install = [pulumi, "plugin", "install", "resource", plugin, version, "--file"]
 
-        def from_archive(pin: dict[str, Any] = pin, file: str = file, install: list[Any] = install) -> str | None:
+        def from_archive(file: str = file, install: list[Any] = install) -> str | None:
             archive = archive_folder() / file
-            if refusal := archive_refusal(archive, pin.get("sha256", {}).get(name, [])):
+            if refusal := archive_refusal(archive, known_sums(pins)):
                 return refusal
             say(f"installing {file} from {archive.parent}")
-            run([*install, "--file", archive], f"installing {file}", env=pulumi_environment())
+            run([*install, archive], f"installing {file}", env=pulumi_environment())
             return None
 
-        def from_download(pin: dict[str, Any] = pin, file: str = file, install: list[Any] = install) -> str | None:
-            say(f"downloading {file}")
-            run([*install, "--server", pin["server"]], "the download", env=pulumi_environment())
+        def from_download(
+            pin: dict[str, Any] = pin,
+            file: str = file,
+            name: str = name,
+            install: list[Any] = install,
+            installed: Path = installed,
+        ) -> str | None:
+            url = pin["url"].format(version=pin["version"], platform=name)
+            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+                archive = Path(scratch) / file
+                if refusal := download_checked(url, file, archive):
+                    return refusal
+                run([*install, archive], f"installing {file}", env=pulumi_environment())
+            if accept:
+                record_programs(file, installed)
             return None
 
-        def from_own_home(plugin: str = plugin, version: str = version) -> str | None:
-            home = (
-                Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
-                / "plugins"
-                / f"resource-{plugin}-v{version}"
-            )
+        def from_own_home(plugin: str = plugin, installed: Path = installed) -> str | None:
+            home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins" / installed.name
             if home.resolve().is_relative_to(PULUMI_HOME.resolve()) or not home.is_dir():
                 return f"no {home}"
-            say(f"copying the plugin {plugin} {version} from {home}")
-            shutil.copytree(home, PULUMI_HOME / "plugins" / home.name)
+            if refusal := programs_refusal(home, known_sums(pins)):
+                return refusal
+            say(f"copying the plugin {plugin} from {home}")
+            # The programs that were checked and nothing else; and what was copied is what was checked.
+            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+                copy = Path(scratch) / installed.name
+                copy.mkdir()
+                for tool in filter(is_tool, home.iterdir()):
+                    shutil.copy2(tool, copy / tool.name)
+                if refusal := programs_refusal(copy, known_sums(pins)):
+                    return refusal
+                shutil.copytree(copy, installed)
             return None
 
         def from_path(plugin: str = plugin) -> str | None:
@@ -466,13 +587,24 @@ def install_plugins(pins: dict[str, Any]) -> None:
                 ("PATH", from_path),
                 ("the Pulumi home of this user", from_own_home),
                 (f"{archive_folder()} ({ARCHIVES_VARIABLE})", from_archive),
-                (f"official download ({pin['server']})", from_download),
+                ("official download", from_download),
             ],
             f"Put {file} into a folder and name it:  {ARCHIVES_VARIABLE}=/that/folder scripts/setup",
         )
 
 
 # --- the whole ---------------------------------------------------------------------------------
+
+
+def close_cache() -> None:
+    """Leave ``.cache`` to its owner, whatever the umask and whoever made it: programs are run from it.
+
+    uv makes its lock file writable by all; behind the folder it could not be reached, and is closed all the same.
+    """
+    CACHE.mkdir(mode=0o700, exist_ok=True)
+    for path, mode in ((CACHE, 0o700), (CACHE / "uv-cache" / ".lock", 0o600), (VENV / ".lock", 0o600)):
+        if path.exists() and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)
 
 
 def main() -> int:
@@ -485,28 +617,37 @@ def main() -> int:
         ("tests", "bring the Debian packages of the tests, too"),
     ):
         scopes.add_argument(f"--{name}", dest="scope", action="store_const", const=name, default="lab", help=words)
-    scope = parser.parse_args().scope
+    parser.add_argument(
+        "--accept-sums",
+        action="store_true",
+        help="write the sums that the releases publish now into toolchain.lock, to which downloads are held",
+    )
+    chosen = parser.parse_args()
+    scope, accept = chosen.scope, chosen.accept_sums
+    close_cache()
     mark = fingerprint()
-    if finished(mark, scope):
+    if finished(mark, scope) and not accept:
         return 0
-    CACHE.mkdir(exist_ok=True)
     pins = tomllib.loads((ROOT / "toolchain.toml").read_text())
     try:
+        if accept:
+            accept_sums(pins)
         missing = debian_packages(scope)
         install_debian_packages(missing)
         if scope == "tests":
             unpack_debian_packages()
         install_uv()
         install_python_packages()
-        install_cli(pins["pulumi"])
-        install_plugins(pins["plugins"])
+        install_cli(pins, accept=accept)
+        install_plugins(pins, accept=accept)
     except (SetupError, OSError) as error:
         advice = remedy(str(error)) if isinstance(error, OSError) else ""
         print(f"setup: {error}{advice}", file=sys.stderr)
         return 1
     # Without its packages the lab can't run, and the next call has to look again.
     if not (missing and os.geteuid() != 0):
-        STAMP.write_text(f"{mark} {scope}")
+        STAMP.write_text(f"{fingerprint() if accept else mark} {scope}")
+    close_cache()
     say("done")
     return 0
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
+import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -68,6 +73,236 @@ def test_when_no_place_serves_the_error_names_each_and_what_to_do(setup: ModuleT
     text = str(caught.value)
     for part in ("PATH: no pulumi there", "/srv/archives: disk full", "Name or service not known", "Put pulumi.tar.gz"):
         assert part in text
+
+
+PLATFORMS = {"Linux-x86_64": "linux-x64", "Darwin-arm64": "darwin-arm64"}
+PINS: dict[str, Any] = {
+    "pulumi": {
+        "version": "1.2.3",
+        "url": "https://releases.test/pulumi-v{version}-{platform}.tar.gz",
+        "sums": "https://releases.test/pulumi-{version}-checksums.txt",
+        "platforms": PLATFORMS,
+    },
+    "plugins": {
+        "x": {
+            "version": "4.5.6",
+            "url": "https://releases.test/pulumi-resource-x-v{version}-{platform}.tar.gz",
+            "sums": "https://releases.test/x_{version}_checksums.txt",
+        }
+    },
+    "stand-ins": {},
+}
+CLI_FILES = ["pulumi-v1.2.3-darwin-arm64.tar.gz", "pulumi-v1.2.3-linux-x64.tar.gz"]
+PLUGIN_FILES = ["pulumi-resource-x-v4.5.6-darwin-arm64.tar.gz", "pulumi-resource-x-v4.5.6-linux-amd64.tar.gz"]
+
+
+def archive_of(folder: str, *programs: str) -> bytes:
+    """A release archive whose programs tell version 1.2.3, and leave a mark where they are run."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for program in programs:
+            text = b'#!/bin/sh\ntouch "$MARK"\necho v1.2.3\n'
+            member = tarfile.TarInfo(f"{folder}{program}")
+            member.size, member.mode = len(text), 0o755
+            tar.addfile(member, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+def sum_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+class Releases:
+    """The download sites, and a checkout beside them."""
+
+    def __init__(self, module: ModuleType, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.module = module
+        self.cache = folder / "cache"
+        self.cache.mkdir()
+        self.mark = folder / "was-run"
+        self.cli = archive_of("pulumi/", "pulumi", "pulumi-language-python")
+        self.plugin = archive_of("", "pulumi-resource-x")
+        self.pages: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        for file in CLI_FILES:
+            self.pages[f"https://releases.test/{file}"] = self.cli
+        for file in PLUGIN_FILES:
+            self.pages[f"https://releases.test/{file}"] = self.plugin
+        self.publish()
+        for name, value in {
+            "CACHE": self.cache,
+            "CLI": self.cache / "cli",
+            "PULUMI_HOME": self.cache / "home",
+            "LOCK": folder / "toolchain.lock",
+            "download": self.download,
+            "say": lambda _line: None,
+        }.items():
+            patch.setattr(module, name, value)
+        patch.setattr(module.platform, "system", lambda: "Linux")
+        patch.setattr(module.platform, "machine", lambda: "x86_64")
+        patch.setenv("HERMES_TOOLCHAIN", str(folder / "archives"))
+        patch.setenv("PULUMI_HOME", str(folder / "own"))
+        patch.setenv("MARK", str(self.mark))
+        self.path = folder / "bin"
+        self.path.mkdir()
+        patch.setenv("PATH", f"{self.path}:/usr/bin:/bin")
+        self.lock: Path = module.LOCK
+        self.folder = folder
+
+    def publish(self) -> None:
+        """The lists of sums, of what the sites have now."""
+        for url, files in (("pulumi-1.2.3-checksums.txt", CLI_FILES), ("x_4.5.6_checksums.txt", PLUGIN_FILES)):
+            lines = (f"{sum_of(self.pages[f'https://releases.test/{file}'])}  {file}\n" for file in files)
+            self.pages[f"https://releases.test/{url}"] = "".join(lines).encode()
+
+    def download(self, url: str) -> bytes:
+        self.asked.append(url)
+        if url not in self.pages:
+            raise self.module.SetupError(f"{url}: Not Found")
+        return self.pages[url]
+
+    def install(self, *, accept: bool = False) -> None:
+        if accept:
+            self.module.accept_sums(PINS)
+        self.module.install_cli(PINS, accept=accept)
+
+
+@pytest.fixture
+def releases(setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Releases:
+    return Releases(setup, tmp_path, monkeypatch)
+
+
+def test_a_download_without_a_sum_of_ours_is_refused_before_it_is_made(releases: Releases) -> None:
+    with pytest.raises(releases.module.SetupError, match=r"no sum of pulumi-v1\.2\.3-linux-x64") as told:
+        releases.install()
+    assert "scripts/setup --accept-sums" in str(told.value)
+    assert releases.asked == []
+    assert not (releases.cache / "cli").exists()
+
+
+def test_what_the_releases_publish_is_written_down_once_for_every_platform(releases: Releases) -> None:
+    releases.lock.write_text("# kept\n")
+    releases.install(accept=True)
+    lines = releases.lock.read_text().splitlines()
+    assert lines[0] == "# kept"
+    assert {line.split()[1] for line in lines[1:]} == {
+        *CLI_FILES,
+        *PLUGIN_FILES,
+        "pulumi-v1.2.3-linux-x64.tar.gz/pulumi",
+        "pulumi-v1.2.3-linux-x64.tar.gz/pulumi-language-python",
+    }
+    assert os.access(releases.cache / "cli" / "bin" / "pulumi", os.X_OK)
+
+
+def test_an_archive_that_was_replaced_is_refused_with_its_list(releases: Releases) -> None:
+    """A release that somebody took over: archive and list change together, and the lock does not."""
+    releases.install(accept=True)
+    shutil.rmtree(releases.cache / "cli")
+    before = releases.lock.read_text()
+    url = f"https://releases.test/{CLI_FILES[1]}"
+    releases.pages[url] = archive_of("pulumi/", "pulumi", "evil")
+    releases.publish()
+    with pytest.raises(releases.module.SetupError, match=r"not the one in toolchain\.lock"):
+        releases.install()
+    with pytest.raises(releases.module.SetupError, match=r"another sum than toolchain\.lock"):
+        releases.install(accept=True)
+    assert releases.lock.read_text() == before
+    assert not (releases.cache / "cli").exists()
+    assert not releases.mark.exists()
+
+
+def test_a_list_that_leaves_an_archive_out_is_not_accepted(releases: Releases) -> None:
+    releases.pages["https://releases.test/x_4.5.6_checksums.txt"] = (
+        b"aa11  pulumi-resource-x-v4.5.6-linux-amd64.tar.gz\n"
+    )
+    with pytest.raises(releases.module.SetupError, match="has no SHA-256 of"):
+        releases.install(accept=True)
+    assert not releases.lock.exists()
+
+
+def test_a_stand_in_is_taken_from_a_folder_and_never_from_the_network(releases: Releases) -> None:
+    pins = {**PINS, "stand-ins": {CLI_FILES[1]: sum_of(releases.cli)}}
+    with pytest.raises(releases.module.SetupError, match="no sum of"):
+        releases.module.install_cli(pins, accept=False)
+    (releases.folder / "archives").mkdir()
+    (releases.folder / "archives" / CLI_FILES[1]).write_bytes(releases.cli)
+    releases.module.install_cli(pins, accept=False)
+    assert releases.asked == []
+    assert (releases.cache / "cli" / "bin" / "pulumi").exists()
+
+
+def test_a_pulumi_on_path_is_not_even_run_while_its_programs_are_in_no_list(releases: Releases) -> None:
+    program = releases.path / "pulumi"
+    program.write_bytes(b'#!/bin/sh\ntouch "$MARK"\necho v1.2.3\n')
+    program.chmod(0o755)
+    with pytest.raises(releases.module.SetupError, match="the sums of pulumi are in no list"):
+        releases.install()
+    assert not releases.mark.exists()
+    pins = {**PINS, "stand-ins": {"a.tar.gz/pulumi": sum_of(program.read_bytes())}}
+    releases.module.install_cli(pins, accept=False)
+    assert (releases.cache / "cli" / "bin" / "pulumi").resolve() == program
+
+
+def test_a_plugin_of_ones_own_home_is_copied_only_with_a_listed_sum(releases: Releases) -> None:
+    own = releases.folder / "own" / "plugins" / "resource-x-v4.5.6"
+    own.mkdir(parents=True)
+    program = own / "pulumi-resource-x"
+    program.write_bytes(b"#!/bin/sh\n")
+    program.chmod(0o755)
+    (own / "beside").write_text("not checked, not copied")
+    with pytest.raises(releases.module.SetupError, match="the sums of pulumi-resource-x are in no list"):
+        releases.module.install_plugins(PINS, accept=False)
+    pins = {**PINS, "stand-ins": {"x.tar.gz/pulumi-resource-x": sum_of(program.read_bytes())}}
+    releases.module.install_plugins(pins, accept=False)
+    installed = releases.cache / "home" / "plugins" / own.name
+    assert [file.name for file in installed.iterdir()] == ["pulumi-resource-x"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
+def test_what_is_set_up_is_its_owners_alone(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, umask: int
+) -> None:
+    """Programs are run from there: a neighbour that may write it runs his own in this user's name."""
+    monkeypatch.setattr(setup, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(setup, "VENV", tmp_path / "cache" / "venv")
+    before = os.umask(umask)
+    try:
+        setup.close_cache()
+        assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+        (tmp_path / "cache").chmod(0o777)
+        (tmp_path / "cache" / "uv-cache").mkdir()
+        (tmp_path / "cache" / "uv-cache" / ".lock").touch(mode=0o666)
+        setup.close_cache()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "cache" / "uv-cache" / ".lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_every_platform_has_its_archives_by_the_names_that_upstream_gives_them(setup: ModuleType) -> None:
+    """`pulumi-v3.276.0-darwin-x64`, `pulumi-resource-command-v1.2.1-darwin-amd64`: facts of the releases."""
+    pins = tomllib.loads((ROOT / "toolchain.toml").read_text())
+    assert sorted(pins["pulumi"]["platforms"]) == ["Darwin-arm64", "Darwin-x86_64", "Linux-aarch64", "Linux-x86_64"]
+
+    names = {
+        plugin: {
+            setup.archive_name(plugin, pin, setup.platform_of(plugin, kernel)) for kernel in pins["pulumi"]["platforms"]
+        }
+        for plugin, pin in [("", pins["pulumi"]), *pins["plugins"].items()]
+    }
+    assert names[""] == {f"pulumi-v3.276.0-{name}.tar.gz" for name in pins["pulumi"]["platforms"].values()}
+    for plugin in ("proxmoxve", "command"):
+        assert {name.rpartition("-v")[2].partition("-")[2] for name in names[plugin]} == {
+            "linux-amd64.tar.gz",
+            "linux-arm64.tar.gz",
+            "darwin-amd64.tar.gz",
+            "darwin-arm64.tar.gz",
+        }
+    # A stand-in is one of them, or a program in one.
+    every = set().union(*names.values())
+    assert {name.partition("/")[0] for name in pins["stand-ins"]} <= every
+    # What the lock holds is an official archive, so none of the stand-ins.
+    assert not set(setup.official_sums().values()) & set(pins["stand-ins"].values())
 
 
 def test_the_pins_agree_with_the_python_packages() -> None:
