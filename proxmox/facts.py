@@ -9,7 +9,19 @@ from typing import TypeVar
 
 from proxmox.client import Guest, PendingEntry, Proxmox
 from proxmox.errors import ApiError, GuestMissing, NoSuchGuest, NotImplementedByServer, SlotTaken
-from proxmox.mountpoint import MountPoint, MountPointSyntaxError, is_slot, is_unused, owner_of, slot_number, storage_of
+from proxmox.mountpoint import (
+    MountPoint,
+    MountPointSyntaxError,
+    is_slot,
+    is_unused,
+    owner_in_name,
+    owner_of,
+    parts_of_path,
+    path_means,
+    paths_in,
+    slot_number,
+    storage_of,
+)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -22,7 +34,8 @@ READERS = 8
 class Reference:
     """A place where a guest names a volume.
 
-    where: "config", "pending" or "snapshot NAME"; key: mp0, rootfs, unused1, scsi0 ...; path: a mount point's, or None.
+    where: "config", "pending" or "snapshot NAME"; key: mp0, rootfs, unused1, scsi0, lxc.mount.entry ...; path: a mount
+    point's, or None; source: the path of the node that it is named by, None for its volid. Only root sets the former.
     """
 
     vmid: int
@@ -31,6 +44,7 @@ class Reference:
     where: str
     key: str
     path: str | None
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,21 +112,35 @@ class GuestFacts:
 
     def names_volume_of(self, owner: int | None) -> bool:
         """Whether this guest names any volume that belongs to guest `owner`, in effect or pending."""
-        texts = [value for key, value in [*self.config.items(), *self.pending.items()] if value and key not in _PROSE]
-        return owner is not None and any(owner_of(part) == owner for text in texts for part in _parts(text))
+        if owner is None:
+            return False
+        layers = (self.config, {key: value for key, value in self.pending.items() if value is not None})
+        return any(
+            owner_of(part) == owner for config in layers for _, text in _lines(config) for part in _parts(text)
+        ) or any(
+            owner_in_name(name) == owner
+            for config in layers
+            for key, text in _lines(config)
+            for path in _sources(key, text)
+            for name in parts_of_path(path)
+        )
 
     def references(self, volid: str) -> tuple[Reference, ...]:
-        """Every place where this guest names the volume: in effect, pending, and in snapshots."""
+        """Every place where this guest names the volume: in effect, pending, and in snapshots.
+
+        By its volid; or by a path of the node, as in a mount of a device's file or a raw `lxc.` line. A folder of the
+        node, as one that is mounted, may be asked for in the volid's place.
+        """
         layers: list[tuple[str, Mapping[str, str]]] = [
             ("config", self.config),
             ("pending", {key: value for key, value in self.pending.items() if value is not None}),
             *((f"snapshot {name}", config) for name, config in sorted(self.snapshots.items())),
         ]
         return tuple(
-            Reference(self.vmid, self.kind, self.node, where, key, _path(key, value))
+            Reference(self.vmid, self.kind, self.node, where, key, _path(key, value), source)
             for where, config in layers
-            for key, value in sorted(config.items())
-            if _names(key, value, volid)
+            for key, value in _lines(config)
+            for source in _named_by(key, value, volid)
         )
 
 
@@ -124,8 +152,25 @@ def _parts(value: str) -> list[str]:
     return [part.strip().removeprefix("volume=").removeprefix("file=") for part in value.split(",")]
 
 
-def _names(key: str, value: str, volid: str) -> bool:
-    return key not in _PROSE and volid in _parts(value)
+def _lines(config: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What a configuration may name a volume in, by key; each raw line (`Proxmox.guest_config`) by its own."""
+    found = sorted((key, value) for key, value in config.items() if key not in _PROSE and key != "lxc")
+    raw = (line.partition(":") for line in config.get("lxc", "").splitlines())
+    return [*found, *((key.strip(), value.strip()) for key, _, value in raw)]
+
+
+def _sources(key: str, value: str) -> tuple[str, ...]:
+    """The paths of the node in a value; where it is mounted in the guest is none of them."""
+    parts = [part for part in value.split(",") if not (is_slot(key) and part.strip().startswith("mp="))]
+    return paths_in(",".join(parts))
+
+
+def _named_by(key: str, value: str, volid: str) -> list[str | None]:
+    """How a value names the volume, once at most: [None] by its volid, else [the path]."""
+    if volid in _parts(value):
+        return [None]
+    means = [path for path in _sources(key, value) if path_means(path, volid) or path.rstrip("/") == volid]
+    return [*means[:1]]
 
 
 def _path(key: str, value: str) -> str | None:
@@ -231,7 +276,7 @@ def read_cluster(client: Proxmox, *owners: int | None, power_of: Iterable[int] =
     """All guests of all nodes, snapshots included.
 
     The power state is read for the numbers in `power_of` and for the containers that name a volume of one of `owners`.
-    Raw `lxc.` lines are not looked into: what is mounted by hand behind Proxmox's back is not seen.
+    Raw `lxc.` lines count, too. What a hook script or a fstab file of a container mounts is not seen.
     """
     listed = client.guests()
     nodes = client.nodes()
@@ -272,10 +317,16 @@ def side_by_side(function: Callable[[S], T], values: Sequence[S]) -> list[T]:
 
 
 def _read(client: Proxmox, place: Guest, *, power: bool, snapshots: bool) -> GuestFacts:
+    """`snapshots`: with all that may name a volume, raw lines included."""
     entries = client.guest_pending(place.node, place.vmid, place.kind)
     running = client.guest_status(place.node, place.vmid).running if power and place.kind == "lxc" else None
     facts = guest_from_entries(place.vmid, place.node, place.kind, entries, running)
-    return replace(facts, snapshots=_snapshots(client, place)) if snapshots else facts
+    if not snapshots:
+        return facts
+    raw = client.guest_config(place.node, place.vmid).get("lxc") if place.kind == "lxc" else None
+    # The rows leave raw lines out: config_with_pending_array of PVE::GuestHelpers passes over what is a list.
+    config = {**facts.config, "lxc": raw} if raw else facts.config
+    return replace(facts, config=config, snapshots=_snapshots(client, place))
 
 
 def _snapshots(client: Proxmox, place: Guest) -> dict[str, dict[str, str]]:

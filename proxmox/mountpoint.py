@@ -22,6 +22,10 @@ _UNUSED = re.compile(r"^unused(0|[1-9][0-9]*)$")
 # What Proxmox takes as an order to allocate: a storage, then a size in GiB, fractions allowed.
 _ALLOCATE = re.compile(r"^([^/:\s]+):([0-9]+(?:\.[0-9]+)?)$")
 _VOLUME_NAME = re.compile(r"^(?:vm|base|subvol|basevol)-([1-9][0-9]*)-.+$")
+# `pve-vm--999--disk--1`: single hyphens separate, doubled ones belong to a name.
+_LVM_SEPARATOR = re.compile(r"(?<!-)-(?!-)")
+_PARTITION = re.compile(r"-part[0-9]+$")
+_FORMAT = re.compile(r"\.(?:raw|qcow2|subvol|vmdk)$")
 _SIZE = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([KMGT]?)$")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -80,8 +84,49 @@ def storage_of(volid: str) -> str:
 def owner_of(volid: str) -> int | None:
     """The number of the guest that owns a volume: the one in its name (facts proxmox 5, 18). None: it has none."""
     _, colon, name = volid.partition(":")
-    match = _VOLUME_NAME.match(name.rsplit("/", 1)[-1]) if colon else None
+    return owner_in_name(name.rsplit("/", 1)[-1]) if colon else None
+
+
+def owner_in_name(name: str) -> int | None:
+    """999 for "vm-999-disk-1"; None for what is no volume's name."""
+    match = _VOLUME_NAME.match(name)
     return int(match.group(1)) if match else None
+
+
+def parts_of_path(path: str) -> tuple[str, ...]:
+    """The names along a path of a node, each that may be a volume's as Proxmox writes it.
+
+    `/dev/mapper/pve-vm--999--disk--1` and `/dev/disk/by-id/dm-name-...` are spelled by LVM: a hyphen of a name is
+    doubled, one between volume group and volume is not. A suffix of a partition, or of an image's format, is left out.
+    """
+    found = []
+    for part in filter(None, path.split("/")):
+        mapped = part.removeprefix("dm-name-")
+        names = _LVM_SEPARATOR.split(mapped) if "--" in mapped else [mapped]
+        found += [_PARTITION.sub("", name.replace("--", "-") if len(names) > 1 else name) for name in names]
+    return tuple(_FORMAT.sub("", name) for name in found)
+
+
+def path_means(path: str, volid: str) -> bool:
+    """Whether a path of a node leads to a volume or into it, as far as its names tell.
+
+    The volume's own name has to be one of the path's: a device of LVM or ZFS, an image, a ZFS mount point, or a folder
+    in one. Below /mnt/pve the storage's name stands in the path and has to be the volume's. What no name tells
+    (/dev/dm-3, a number, a folder above) is not seen.
+    """
+    storage = storage_of(volid)
+    if not storage or not path.startswith("/"):
+        return False
+    names = [name for name in path.split("/") if name]
+    if names[:2] == ["mnt", "pve"] and names[2:3] != [storage]:
+        return False
+    return _FORMAT.sub("", volid.partition(":")[2].rsplit("/", 1)[-1]) in parts_of_path(path)
+
+
+def paths_in(text: str) -> tuple[str, ...]:
+    """The absolute paths in a property string or a raw line; `\\040` is a space there (fstab)."""
+    words = re.split(r"[\s,;:=\"']+", text)
+    return tuple(word.replace("\\040", " ") for word in words if word.startswith("/"))
 
 
 def parse_size(text: str) -> int:

@@ -49,7 +49,8 @@ def describe_holder(guest: GuestFacts, reference: Reference) -> str:
     """ "CT 106 'other' on node pve (running) names it in mp0 at /data"."""
     place = reference.key if reference.where == "config" else f"{reference.where}, {reference.key}"
     path = f" at {reference.path}" if reference.path else ""
-    return f"{describe_guest(guest)} names it in {place}{path}"
+    source = f" as {reference.source}" if reference.source else ""
+    return f"{describe_guest(guest)} names it in {place}{path}{source}"
 
 
 def how_to_free(reference: Reference) -> str:
@@ -57,6 +58,9 @@ def how_to_free(reference: Reference) -> str:
     tool = "pct" if reference.kind == "lxc" else "qm"
     if reference.where.startswith("snapshot "):
         return f"{tool} delsnapshot {reference.vmid} {reference.where.removeprefix('snapshot ')}"
+    if reference.key.startswith("lxc."):
+        file = f"/etc/pve/lxc/{reference.vmid}.conf"
+        return f"{tool} shutdown {reference.vmid}, then take the line {reference.key} out of {file}"
     command = f"{tool} set {reference.vmid} --delete {reference.key}"
     if reference.key.startswith("unused"):
         return command

@@ -571,7 +571,12 @@ def _plan_takeover(others: Sequence[tuple[GuestFacts, Reference]], wish: AttachW
     stubborn = [
         (guest, reference)
         for guest, reference in others
-        if guest.kind != "lxc" or guest.template or guest.lock or reference.where.startswith("snapshot ")
+        # What is named by a path of the node is not the token's to take away (facts proxmox 2.2).
+        if guest.kind != "lxc"
+        or guest.template
+        or guest.lock
+        or reference.where.startswith("snapshot ")
+        or reference.source is not None
     ]
     if not wish.takeover or stubborn:
         raise _held([*stubborn, *(other for other in others if other not in stubborn)], wish.volid)
@@ -687,7 +692,8 @@ def plan_volume_removal(
         )
     usable(pet, vmid)
     others = _one_writer(cluster, volid, vmid, vmid)
-    blocking = [*others, *((pet, reference) for reference in references if reference.where.startswith("snapshot "))]
+    own = (ref for ref in references if ref.where.startswith("snapshot ") or ref.source is not None)
+    blocking = [*others, *((pet, reference) for reference in own)]
     if blocking:
         guest, reference = blocking[0]
         raise VolumeHeld(

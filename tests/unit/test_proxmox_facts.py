@@ -178,6 +178,40 @@ NAMES: dict[str, tuple[GuestFacts, list[tuple[str, str, str | None]]]] = {
     "waiting": (GuestFacts(1, "pve", pending={"mp0": f"{DISK},mp=/d", "mp1": None}), [("pending", "mp0", "/d")]),
     "snapshot": (GuestFacts(1, "pve", snapshots={"s": {"mp3": f"{DISK},mp=/d"}}), [("snapshot s", "mp3", "/d")]),
     "broken mount point": (GuestFacts(1, "pve", config={"mp0": DISK}), [("config", "mp0", None)]),
+    "mount of the device": (
+        GuestFacts(1, "pve", config={"mp1": "/dev/pve/vm-999-disk-1,mp=/d"}),
+        [("config", "mp1", "/d")],
+    ),
+    "device passed on": (
+        GuestFacts(1, "pve", config={"dev0": "path=/dev/pve/vm-999-disk-1"}),
+        [("config", "dev0", None)],
+    ),
+    "disk of a virtual machine by its device": (
+        GuestFacts(1, "pve", "qemu", config={"scsi1": "/dev/mapper/pve-vm--999--disk--1,size=8G"}),
+        [("config", "scsi1", None)],
+    ),
+    "argument of a virtual machine": (
+        GuestFacts(1, "pve", "qemu", config={"args": "-drive file=/dev/pve/vm-999-disk-1,if=virtio"}),
+        [("config", "args", None)],
+    ),
+    "raw line": (
+        GuestFacts(
+            1,
+            "pve",
+            config={"lxc": "lxc.cap.drop: mac_admin\nlxc.mount.entry: /dev/pve/vm-999-disk-1 data ext4 defaults 0 0\n"},
+        ),
+        [("config", "lxc.mount.entry", None)],
+    ),
+    "raw line in a snapshot": (
+        GuestFacts(1, "pve", snapshots={"a": {"lxc": "lxc.mount.entry: /dev/pve/vm-999-disk-1 data ext4"}}),
+        [("snapshot a", "lxc.mount.entry", None)],
+    ),
+    "device in a change that waits": (
+        GuestFacts(1, "pve", pending={"mp1": "/dev/pve/vm-999-disk-1,mp=/d"}),
+        [("pending", "mp1", "/d")],
+    ),
+    "a path of the guest's own": (GuestFacts(1, "pve", config={"mp1": "/srv/x,mp=/mnt/vm-999-disk-1"}), []),
+    "another volume's device": (GuestFacts(1, "pve", config={"mp1": "/dev/pve/vm-999-disk-11,mp=/d"}), []),
     "longer name": (GuestFacts(1, "pve", config={"mp0": f"{DISK}1,mp=/d"}), []),
     "talk about it": (GuestFacts(1, "pve", config={"description": DISK}), []),
 }
@@ -189,8 +223,16 @@ def test_every_place_that_names_a_volume_is_found(case: str) -> None:
     assert [(r.where, r.key, r.path) for r in guest.references(DISK)] == found
     if found and not found[0][0].startswith("snapshot"):
         assert guest.names_volume_of(999)
+    if not found and case != "longer name":
+        assert guest.names_volume_of(999) == (case == "another volume's device")
     assert not guest.names_volume_of(99)
     assert not guest.names_volume_of(None)
+
+
+def test_a_raw_line_has_the_folder_that_is_asked_for() -> None:
+    guest = GuestFacts(1, "pve", config={"lxc": "lxc.mount.entry: /mnt/pve/hdd/agents\\040home/ home none bind"})
+    assert [reference.key for reference in guest.references("/mnt/pve/hdd/agents home")] == ["lxc.mount.entry"]
+    assert guest.references("/mnt/pve/hdd/agents") == ()
 
 
 def test_a_reference_tells_where_it_is() -> None:

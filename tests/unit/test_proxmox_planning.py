@@ -389,6 +389,40 @@ HOLDERS: dict[str, tuple[Guest, str, str]] = {
 }
 
 
+BY_PATH: dict[str, dict[str, str]] = {
+    "raw line": {"lxc": "lxc.mount.entry: /dev/pve/vm-999-disk-1 data ext4 defaults 0 0"},
+    "mount of the device": {"mp3": "/dev/mapper/pve-vm--999--disk--1,mp=/data"},
+    "device passed on": {"dev0": "/dev/pve/vm-999-disk-1"},
+}
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+@pytest.mark.parametrize("case", BY_PATH)
+def test_a_volume_that_another_guest_has_by_a_path_is_held(case: str, takeover: bool) -> None:
+    """Two writers, and a takeover could not end it: only root sets these."""
+    [(key, value)] = BY_PATH[case].items()
+    state = model(pet_with(ON_PET), ct105=cattle_with(), ct106=cattle_with(vmid=106, running=True, **BY_PATH[case]))
+    with pytest.raises(errors.VolumeHeld) as refused:
+        attach_plan(state, replace(ATTACH, takeover=takeover))
+    assert refused.value.holders == (106,)
+    assert value.split(",")[0].split()[-1 if key != "lxc" else 1] in refused.value.why
+    assert ("/etc/pve/lxc/106.conf" if key == "lxc" else f"pct set 106 --delete {key}") in refused.value.remedy
+
+
+@pytest.mark.parametrize("case", BY_PATH)
+def test_what_holds_a_volume_by_a_path_keeps_it_from_being_deleted_or_started_beside(case: str) -> None:
+    by_path = cattle_with(vmid=106, running=True, **BY_PATH[case])
+    with pytest.raises(errors.VolumeHeld):
+        removal(model(pet_with(ON_PET), ct106=by_path))
+    with pytest.raises(errors.VolumeHeld):
+        removal(model(Guest({**pet_with(ON_PET).config, **BY_PATH[case]})))
+    state = model(pet_with(ON_PET), ct106=by_path)
+    with pytest.raises(errors.VolumeBusy):
+        plan_power(state.guest(999), True, cluster=state.cluster())
+    with pytest.raises(errors.VolumeBusy):
+        volume_plan(state, replace(WISH, size_gb=9))
+
+
 @pytest.mark.parametrize("case", HOLDERS)
 def test_a_volume_that_another_guest_names_is_refused_with_the_holder_and_the_way_out(case: str) -> None:
     holder, named, remedy = HOLDERS[case]

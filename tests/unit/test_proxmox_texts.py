@@ -22,11 +22,13 @@ from proxmox.mountpoint import (
     normal_path,
     owner_of,
     parse_size,
+    path_means,
+    paths_in,
     require_existing,
     slot_number,
     storage_of,
 )
-from proxmox.ownership import describe_guest, how_to_free, is_claimed, parse_claim, render_notes
+from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed, parse_claim, render_notes
 
 DISK = "local-lvm:vm-999-disk-1"
 CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
@@ -274,3 +276,47 @@ def test_a_token_is_masked_wherever_it_stands(text: str) -> None:
 
 def test_any_secret_can_be_masked() -> None:
     assert mask("pass hunter2 end", "hunter2", "") == "pass ******** end"
+
+
+LVM, ZFS, FILE = DISK, "tank:subvol-999-disk-1", "hdd:999/vm-999-disk-1.raw"
+PATHS = [
+    ("/dev/pve/vm-999-disk-1", LVM, True),
+    ("/dev//pve/vm-999-disk-1/", LVM, True),
+    ("/dev/mapper/pve-vm--999--disk--1", LVM, True),
+    ("/dev/mapper/my--vg-vm--999--disk--1", LVM, True),
+    ("/dev/disk/by-id/dm-name-pve-vm--999--disk--1", LVM, True),
+    ("/dev/mapper/pve-vm--999--disk--11", LVM, False),
+    ("/dev/mapper/pve-vm--9991--disk--1", LVM, False),
+    ("/dev/pve/snap_vm-999-disk-1_before", LVM, False),
+    ("/tank/subvol-999-disk-1", ZFS, True),
+    ("/tank/subvol-999-disk-1/agent/files", ZFS, True),
+    ("/tank/subvol-999-disk-10", ZFS, False),
+    ("/dev/zvol/tank/vm-999-disk-1-part1", "tank:vm-999-disk-1", True),
+    ("/mnt/pve/hdd/images/999/vm-999-disk-1.raw", FILE, True),
+    # The storage is in the path: another one's file of the same name is another volume.
+    ("/mnt/pve/ssd/images/999/vm-999-disk-1.raw", FILE, False),
+    ("/var/lib/vz/images/999/vm-999-disk-1.raw", "local:999/vm-999-disk-1.raw", True),
+    ("/mnt/pve/hdd/images/999/subvol-999-disk-1.subvol", "hdd:999/subvol-999-disk-1.subvol", True),
+    # No name tells.
+    ("/dev/dm-3", LVM, False),
+    ("/tank", ZFS, False),
+    ("vm-999-disk-1", LVM, False),
+]
+
+
+@pytest.mark.parametrize(("path", "volid", "means"), PATHS)
+def test_a_path_of_the_node_is_known_for_the_volume_that_it_leads_to(path: str, volid: str, means: bool) -> None:
+    """LVM's names: lvm(8), "VG and LV names in /dev/mapper", hyphens doubled; the others: facts proxmox 2.3, 11."""
+    assert path_means(path, volid) is means
+    assert paths_in(f"{path} data none bind,create=dir 0 0") == ((path,) if path.startswith("/") else ())
+
+
+def test_a_path_is_no_folder_and_no_volume_of_another_kind() -> None:
+    assert not path_means("/mnt/pve/hdd/agents", "/mnt/pve/hdd/agents")
+    assert paths_in("overlay x overlay lowerdir=/a:/b\\040c,upperdir=/d") == ("/a", "/b c", "/d")
+
+
+def test_a_line_that_root_wrote_by_hand_is_freed_in_its_file() -> None:
+    reference = Reference(106, "lxc", "pve", "config", "lxc.mount.entry", None, "/dev/pve/vm-999-disk-1")
+    assert how_to_free(reference).endswith("take the line lxc.mount.entry out of /etc/pve/lxc/106.conf")
+    assert describe_holder(GuestFacts(106, "pve"), reference).endswith("in lxc.mount.entry as /dev/pve/vm-999-disk-1")
