@@ -79,19 +79,20 @@ class _AttachmentProvider(Provider):
 
     def create(self, props: Props) -> CreateResult:
         with stopwatch() as elapsed, self.proxmox() as client:
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props["node"])
             state = attach(client, _wish(props), report=say)
         return CreateResult(id_=f"{state.vmid}/{state.slot}", outs=_outputs(props, state, elapsed()))
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
         with stopwatch() as elapsed, self.proxmox() as client:
-            prove_still_ours(client, int(news["vmid"]), news.get("claim"))
+            prove_still_ours(client, int(news["vmid"]), news.get("claim"), news["node"])
             state = attach(client, _wish(news, previous_volid=olds.get("volid")), report=say)
         return UpdateResult(outs=_outputs(news, state, elapsed()))
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """A guest that is not ours is no drift, and no reason to forget the attachment, whose deletion guards it."""
+        """A guest that is not ours, or was moved, is no reason to forget the attachment, whose deletion guards it."""
         with self.proxmox() as client:
-            prove_still_ours(client, int(props["vmid"]), props.get("claim"))
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props["node"])
             state = read_attachment(client, int(props["vmid"]), props["slot"])
         if state is None:
             return GONE
@@ -100,9 +101,9 @@ class _AttachmentProvider(Provider):
         return ReadResult(id_=id_, outs=outs, inputs=inputs)
 
     def delete(self, _id: str, props: Props) -> None:
-        """Comes before the container's own deletion, so a guest that is not ours is saved from that, too."""
+        """Comes before the container's own deletion, so what is refused here saves the guest from that, too."""
         with self.proxmox() as client:
-            prove_still_ours(client, int(props["vmid"]), props.get("claim"))
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props["node"])
             detach(client, DetachWish(vmid=int(props["vmid"]), volid=props["volid"], slot=props["slot"]), report=say)
 
 

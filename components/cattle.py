@@ -93,9 +93,10 @@ class Cattle(pulumi.ComponentResource):
             started = Power(
                 f"{name}-power",
                 guest=guest.id,
-                vmid=cattle.vmid,
-                running=True,
                 claim=claim.claim,
+                vmid=cattle.vmid,
+                node=connection.node,
+                running=True,
                 stop_in_the_end=True,
                 opts=opts,
             )

@@ -19,7 +19,7 @@ from components.dynamic import Props, Provider, changed, diff_of
 from proxmox.client import Proxmox
 from proxmox.connection import Connection
 from proxmox.ownership import parse_claim
-from proxmox.vmid import prove_vmid_usable
+from proxmox.vmid import prove_none_left, prove_vmid_usable
 
 
 class _ClaimProvider(Provider):
@@ -29,6 +29,11 @@ class _ClaimProvider(Provider):
     def create(self, props: Props) -> CreateResult:
         claim = str(uuid.uuid4())
         return CreateResult(id_=claim, outs={"vmid": props["vmid"], "claim": claim})
+
+    def delete(self, _id: str, props: Props) -> None:
+        """The last deletion of all: whatever the engine believes, no guest that carries the claim may be left."""
+        with self.proxmox() as client:
+            prove_none_left(client, int(props["vmid"]), props["claim"])
 
 
 class Claim(Resource, module="proxmox", name="Claim"):
@@ -40,7 +45,7 @@ class Claim(Resource, module="proxmox", name="Claim"):
         super().__init__(_ClaimProvider(), name, {"vmid": vmid, "claim": None}, opts)
 
 
-def vmid_proof(connection: Connection, vmid: int) -> pulumi.ResourceHook:
+def vmid_proof(connection: Connection, vmid: int, node: str) -> pulumi.ResourceHook:
     """A hook that refuses the creation of a container whose VMID is somebody else's.
 
     It runs in preview and again right before the create. In the preview of a replacement the
@@ -51,7 +56,7 @@ def vmid_proof(connection: Connection, vmid: int) -> pulumi.ResourceHook:
         notes = (args.new_inputs or {}).get("description")
         claim = None if notes is None or isinstance(notes, Unknown) else parse_claim(str(notes))
         with Proxmox(connection) as client:
-            prove_vmid_usable(client, vmid, claim=claim, planning=pulumi.runtime.is_dry_run())
+            prove_vmid_usable(client, vmid, node=node, claim=claim, planning=pulumi.runtime.is_dry_run())
 
     return pulumi.ResourceHook(
         f"vmid-{vmid}-is-free-{os.getpid()}", prove, opts=pulumi.ResourceHookOptions(on_dry_run=True)

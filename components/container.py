@@ -116,7 +116,7 @@ def container(
             pulumi.ResourceOptions(
                 ignore_changes=["mountPoints", "started", *also_ignore],
                 delete_before_replace=True,
-                hooks=pulumi.ResourceHookBinding(before_create=[vmid_proof(connection, wish.vmid)]),
+                hooks=pulumi.ResourceHookBinding(before_create=[vmid_proof(connection, wish.vmid, wish.node)]),
             ),
         ),
     )

@@ -117,6 +117,11 @@ def changed(olds: Mapping[str, Any], news: Mapping[str, Any], *keys: str) -> lis
     return [key for key in keys if isinstance(news.get(key), Unknown) or olds.get(key) != news.get(key)]
 
 
+def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any], *keys: str) -> list[str]:
+    """The keys that a state of an earlier version does not hold yet: an update writes them down, and does nothing."""
+    return [key for key in keys if olds.get(key) is None and news.get(key) is not None]
+
+
 def diff_of(updates: list[str], replaces: list[str] | None = None) -> DiffResult:
     """Replacements always delete first: what these resources make exists once (pulumi-kubernetes#4522)."""
     replaces = replaces or []

@@ -104,14 +104,14 @@ class _HostMountsProvider(Provider):
 
     def _ensure(self, props: Props, recorded: tuple[Placed, ...]) -> Props:
         with self.proxmox() as client, node_shell(NodeSsh.from_props(props.get("ssh"))) as shell:
-            prove_still_ours(client, int(props["vmid"]), props.get("claim"))
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props["node"])
             return _outputs(props, ensure_host_mounts(client, shell, _wish(props, recorded), report=say))
 
     def read(self, id_: str, props: Props) -> ReadResult:
         """By the API alone: no SSH connection."""
         recorded = recorded_of(props)
         with self.proxmox() as client:
-            prove_still_ours(client, int(props["vmid"]), props.get("claim"))
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props["node"])
             state = read_host_mounts(client, _wish(props, recorded))
         if state is None:
             return GONE
@@ -125,7 +125,7 @@ class _HostMountsProvider(Provider):
         """Needs no root. keyctl, which does, goes with the container; where that goes on running, it is told."""
         recorded = recorded_of(props)
         with self.proxmox() as client:
-            prove_still_ours(client, int(props["vmid"]), props.get("claim"))
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props["node"])
             goes_on = remove_host_mounts(client, _wish(props, recorded), recorded, report=say)
         if goes_on and props.get("keyctl"):
             vmid = int(props["vmid"])

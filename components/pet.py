@@ -70,7 +70,9 @@ class PetStorage(pulumi.ComponentResource):
                 f"{name}-volume-{wish.name}",
                 name=wish.name,
                 guest=guest.id,
+                claim=claim.claim,
                 vmid=pet.vmid,
+                node=connection.node,
                 storage=wish.storage,
                 size=wish.size,
                 path=wish.path,
@@ -89,7 +91,9 @@ class PetStorage(pulumi.ComponentResource):
         for volid in pet.delete_volumes:
             removal = VolumeRemoval(
                 f"{name}-delete-{volid}",
+                claim=claim.claim,
                 vmid=pet.vmid,
+                node=connection.node,
                 volid=volid,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]]),
             )
@@ -98,7 +102,9 @@ class PetStorage(pulumi.ComponentResource):
             power = Power(
                 f"{name}-power",
                 guest=guest.id,
+                claim=claim.claim,
                 vmid=pet.vmid,
+                node=connection.node,
                 running=True,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]]),
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
-from components.dynamic import GONE, Props, Provider, changed, diff_of, say
+from components.dynamic import GONE, Props, Provider, changed, diff_of, say, unrecorded
 from proxmox.facts import read_guest
 from proxmox.operations import ensure_power
 from proxmox.vmid import prove_still_ours
@@ -17,12 +17,14 @@ from proxmox.vmid import prove_still_ours
 class _PowerProvider(Provider):
     def _ensure(self, props: Props) -> Props:
         with self.proxmox() as client:
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props.get("node"))
             ensure_power(client, int(props["vmid"]), bool(props["running"]), report=say)
-        kept = ("vmid", "running", "guest", "claim", "stop_in_the_end")
+        kept = ("vmid", "node", "running", "guest", "claim", "stop_in_the_end")
         return {key: props.get(key) for key in kept}
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, "running"), changed(olds, news, "vmid", "guest"))
+        updates = [*changed(olds, news, "running"), *unrecorded(olds, news, "claim", "node")]
+        return diff_of(updates, changed(olds, news, "vmid", "guest"))
 
     def create(self, props: Props) -> CreateResult:
         return CreateResult(id_=f"{int(props['vmid'])}/power", outs=self._ensure(props))
@@ -36,12 +38,13 @@ class _PowerProvider(Provider):
             return
         with self.proxmox() as client:
             vmid = int(props["vmid"])
-            prove_still_ours(client, vmid, props.get("claim"))
+            prove_still_ours(client, vmid, props.get("claim"), props.get("node"))
             if read_guest(client, vmid) is not None:
                 ensure_power(client, vmid, running=False, report=say)
 
     def read(self, id_: str, props: Props) -> ReadResult:
         with self.proxmox() as client:
+            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props.get("node"))
             guest = read_guest(client, int(props["vmid"]))
         if guest is None:
             return GONE
@@ -51,7 +54,10 @@ class _PowerProvider(Provider):
 
 
 class Power(Resource, module="proxmox", name="Power"):
-    """Whether a guest runs. ``stop_in_the_end``: it is stopped when the resource is deleted; ``claim`` guards that."""
+    """Whether a guest runs. ``stop_in_the_end``: it is stopped when the resource is deleted.
+
+    ``claim`` and ``node`` are proved before anything is done.
+    """
 
     def __init__(
         self,
@@ -59,14 +65,16 @@ class Power(Resource, module="proxmox", name="Power"):
         *,
         guest: pulumi.Input[str],
         vmid: int,
+        node: str,
         running: bool,
-        claim: pulumi.Input[str] | None = None,
+        claim: pulumi.Input[str],
         stop_in_the_end: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         props = {
             "guest": guest,
             "vmid": vmid,
+            "node": node,
             "running": running,
             "claim": claim,
             "stop_in_the_end": stop_in_the_end,

@@ -12,6 +12,7 @@ from pulumi.dynamic import CheckResult, CreateResult, DiffResult, Resource
 
 from components.dynamic import Props, Provider, changed, diff_of, say
 from proxmox.operations import preview_removal, remove_volume
+from proxmox.vmid import prove_still_ours
 
 
 class _RemovalProvider(Provider):
@@ -27,6 +28,7 @@ class _RemovalProvider(Provider):
 
     def create(self, props: Props) -> CreateResult:
         with self.proxmox() as client:
+            prove_still_ours(client, int(props["vmid"]), props["claim"], props["node"])
             remove_volume(client, int(props["vmid"]), props["volid"], props["volid"], report=say)
         return CreateResult(id_=f"removed {props['volid']}", outs={"vmid": props["vmid"], "volid": props["volid"]})
 
@@ -34,5 +36,8 @@ class _RemovalProvider(Provider):
 class VolumeRemoval(Resource, module="proxmox", name="VolumeRemoval"):
     """The fact that a volume was deleted on purpose. Taking it out of the settings again does nothing."""
 
-    def __init__(self, name: str, *, vmid: int, volid: str, opts: pulumi.ResourceOptions) -> None:
-        super().__init__(_RemovalProvider(), name, {"vmid": vmid, "volid": volid}, opts)
+    def __init__(
+        self, name: str, *, claim: pulumi.Input[str], vmid: int, node: str, volid: str, opts: pulumi.ResourceOptions
+    ) -> None:
+        props = {"claim": claim, "vmid": vmid, "node": node, "volid": volid}
+        super().__init__(_RemovalProvider(), name, props, opts)

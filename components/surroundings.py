@@ -36,11 +36,19 @@ def pet_check(settings: Settings, pet: PetSettings, state: OwnState) -> PetCheck
             root_gb=pet.disk,
             template=settings.template,
             claim=state.claim,
-            ours=state.vmid == pet.vmid,
+            ours=known_without_claim(state, pet.vmid),
             role="pet",
         ),
         volumes=tuple(volume_wish(pet.vmid, volume) for volume in pet.volumes),
     )
+
+
+def known_without_claim(state: OwnState, vmid: int) -> bool:
+    """Whether the number alone says that the guest is ours: of one that was imported, or made before there were claims.
+
+    Once there is a claim it decides alone, for the number may be another guest's by now.
+    """
+    return state.vmid == vmid and state.claim is None
 
 
 def cattle_check(
@@ -64,9 +72,7 @@ def cattle_check(
             bridge=cattle.bridge,
             address=None if cattle.static_ip is None else cattle.address,
             claim=state.claim,
-            # Once there is a claim it decides alone: the number may be another guest's by now. Only one that was
-            # imported has none yet.
-            ours=state.vmid == cattle.vmid and state.claim is None,
+            ours=known_without_claim(state, cattle.vmid),
             remade=bool(remaking(settings, cattle, keys, state)),
         ),
         attach=None

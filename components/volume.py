@@ -10,13 +10,16 @@ from __future__ import annotations
 import pulumi
 from pulumi.dynamic import CheckResult, CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
-from components.dynamic import GONE, Props, Provider, changed, diff_of, known, say
+from components.dynamic import GONE, Props, Provider, changed, diff_of, known, say, unrecorded
 from proxmox.client import Proxmox
 from proxmox.facts import read_guest, read_volume
 from proxmox.operations import VolumeState, ensure_volume, preview_volume, read_volume_state
 from proxmox.planning import VolumeWish
+from proxmox.vmid import prove_still_ours
 
 _INPUTS = ("name", "vmid", "storage", "size", "path", "volid")
+_PROOF = ("claim", "node")
+"""By what the pet is known. A state of before they were kept gets them by an update that does nothing else."""
 
 
 def _wish(props: Props, recorded: str | None = None) -> VolumeWish:
@@ -31,7 +34,12 @@ def _wish(props: Props, recorded: str | None = None) -> VolumeWish:
 
 
 def _outputs(props: Props, state: VolumeState) -> Props:
-    return {**{key: props.get(key) for key in _INPUTS}, "size": state.size_gb, "path": state.path, "ref": state.volid}
+    declared = {key: props.get(key) for key in (*_INPUTS, *_PROOF)}
+    return {**declared, "size": state.size_gb, "path": state.path, "ref": state.volid}
+
+
+def _prove_ours(client: Proxmox, props: Props) -> None:
+    prove_still_ours(client, int(props["vmid"]), props.get("claim"), props.get("node"))
 
 
 def _is_kept(client: Proxmox, vmid: int, volid: str) -> bool:
@@ -54,28 +62,32 @@ class _VolumeProvider(Provider):
         return CheckResult(news, [])
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, *_INPUTS))
+        return diff_of([*changed(olds, news, *_INPUTS), *unrecorded(olds, news, *_PROOF)])
 
     def create(self, props: Props) -> CreateResult:
         with self.proxmox() as client:
+            _prove_ours(client, props)
             state = ensure_volume(client, _wish(props), report=say)
         return CreateResult(id_=state.volid, outs=_outputs(props, state))
 
     def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
         with self.proxmox() as client:
+            _prove_ours(client, news)
             state = ensure_volume(client, _wish(news, recorded=_id), report=say)
         return UpdateResult(outs=_outputs(news, state))
 
     def read(self, id_: str, props: Props) -> ReadResult:
+        """A pet that is not ours, or was moved, is no reason to forget which volumes are."""
         vmid = int(props["vmid"])
         with self.proxmox() as client:
+            _prove_ours(client, props)
             state = read_volume_state(client, vmid, id_)
             if state is None and not _is_kept(client, vmid, id_):
                 return GONE
-        unmounted = {**{key: props.get(key) for key in _INPUTS}, "path": None, "ref": id_}
+        unmounted = {**{key: props.get(key) for key in (*_INPUTS, *_PROOF)}, "path": None, "ref": id_}
         outs = unmounted if state is None else _outputs(props, state)
         return ReadResult(
-            id_=id_, outs=outs, inputs={key: outs[key] for key in _INPUTS} | {"guest": props.get("guest")}
+            id_=id_, outs=outs, inputs={key: outs[key] for key in (*_INPUTS, *_PROOF)} | {"guest": props.get("guest")}
         )
 
     def delete(self, _id: str, props: Props) -> None:
@@ -96,7 +108,9 @@ class Volume(Resource, module="proxmox", name="Volume"):
         *,
         name: str,
         guest: pulumi.Input[str],
+        claim: pulumi.Input[str],
         vmid: int,
+        node: str,
         storage: str,
         size: int,
         path: str,
@@ -106,7 +120,9 @@ class Volume(Resource, module="proxmox", name="Volume"):
         props = {
             "name": name,
             "guest": guest,
+            "claim": claim,
             "vmid": vmid,
+            "node": node,
             "storage": storage,
             "size": size,
             "path": path,

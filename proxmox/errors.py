@@ -6,6 +6,7 @@
     ├── Refusal                 a planner said no; nothing was changed
     │   ├── GuestMissing        no guest of that number
     │   ├── GuestElsewhere      the guest is on another node
+    │   ├── LeftBehind          a guest of ours is there after its stack was destroyed
     │   ├── GuestLocked         an operation holds the guest, or a broken one left its lock
     │   ├── GuestIsTemplate     a template cannot be started or given a volume
     │   ├── NotOurs             the guest does not carry this stack's claim
@@ -120,6 +121,10 @@ class GuestMissing(Refusal):
 
 class GuestElsewhere(Refusal):
     """The guest is on another node than declared."""
+
+
+class LeftBehind(Refusal):
+    """A guest of ours is there after its stack was destroyed."""
 
 
 class GuestLocked(Refusal):

@@ -346,7 +346,10 @@ def _vmid_faults(check: GuestCheck, guest: GuestFacts | None, taken: bool) -> li
         return [Fault(key, value, rule, "choose another number, or grant VM.Audit on /vms to the token and its user")]
     if not _is_ours(check, guest) or guest.kind != "lxc":
         rule = f"must be free or this stack's own, and {describe_guest(guest)} has it without this stack's claim"
-        return [Fault(key, value, rule, "choose another number, or import the guest into the stack if it is yours")]
+        remedy = "choose another number, or import the guest into the stack if it is yours"
+        if check.claim is not None:
+            remedy = f'if it is yours, add the line "claim: {check.claim}" to its notes; if not, choose another number'
+        return [Fault(key, value, rule, remedy)]
     if guest.node != check.node:
         rule = f"must be on node {check.node}, and is on {guest.node}"
         return [Fault(key, value, rule, f"set the node to {guest.node}, or: pct migrate {check.vmid} {check.node}")]

@@ -8,16 +8,17 @@ from __future__ import annotations
 import tenacity
 
 from proxmox.client import Guest, Proxmox
-from proxmox.errors import GuestLocked, NoSuchGuest, NotOurs, PermissionDenied
+from proxmox.errors import GuestElsewhere, GuestLocked, LeftBehind, NoSuchGuest, NotOurs, PermissionDenied
 from proxmox.ownership import parse_claim
 
 MAKING_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 
 
-def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning: bool) -> None:
-    """Return when a guest with that VMID may be created now, or is ours to take over; NotOurs when not. Reads only.
+def prove_vmid_usable(client: Proxmox, vmid: int, *, node: str, claim: str | None, planning: bool) -> None:
+    """Return when a guest with that VMID may be created on the node now, or is there and ours to take over.
 
+    NotOurs, GuestElsewhere when not. Reads only.
     claim: the mark that this stack writes into its guests' notes; None when it has none yet.
     planning: True in preview, where a guest of ours is still there when it is about to be replaced.
     """
@@ -26,6 +27,7 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning
     guest = next((guest for guest in client.guests() if guest.vmid == vmid), None)
     found = _claim_of(client, guest)
     if guest is not None and claim is not None and found == claim:
+        _refuse_elsewhere(guest, node)
         if not planning:
             _wait_until_made(client, guest)
         return
@@ -37,20 +39,51 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, claim: str | None, planning
     )
 
 
-def prove_still_ours(client: Proxmox, vmid: int, claim: str | None) -> None:
-    """Return when the guest with that VMID carries the claim, or is gone; NotOurs when it is another one. Reads only.
+def prove_still_ours(client: Proxmox, vmid: int, claim: str | None, node: str | None) -> None:
+    """Return when the guest with that VMID carries the claim and is on the node, or is gone from the whole cluster.
 
-    Somebody may have removed our guest and given its number to one of his own, which the engine would then change or
-    delete in our name. A state of before there were claims has none to compare.
+    NotOurs, GuestElsewhere when not. Reads only. Somebody may have removed our guest and given its number to one of his
+    own, which the engine would then change or delete in our name. The plugin looks on one node only: a guest that was
+    moved counts as gone there, and would be left behind. A state of before claim or node were kept has none to compare.
     """
     guest = next((guest for guest in client.guests() if guest.vmid == vmid), None)
-    if guest is None or claim is None or _claim_of(client, guest) == claim:
+    if guest is None:
+        return
+    if claim is None or _claim_of(client, guest) == claim:
+        _refuse_elsewhere(guest, node)
         return
     raise NotOurs(
         f"{_named(vmid, guest)} does not carry this stack's claim any more.",
         "another guest has been made with the number of ours, or its notes were edited; it is left as it is",
         f'if it is ours, add the line "claim: {claim}" to its notes; if not, let the state forget ours: '
         "pulumi state delete, first the volume attachment, then the container",
+    )
+
+
+def prove_none_left(client: Proxmox, vmid: int, claim: str) -> None:
+    """Return when no guest carries the claim, which is about to be forgotten; LeftBehind when one does. Reads only.
+
+    Last of all in a destroy. A container that the state has lost (moved to another node and back, say) is one that the
+    engine does not delete.
+    """
+    guest = next((guest for guest in client.guests() if guest.vmid == vmid), None)
+    if _claim_of(client, guest) == claim:
+        raise LeftBehind(
+            f"{_named(vmid, guest)} is still there, and this stack's.",
+            "the state did not know it any more, so it was not deleted: it was moved to another node and back, or the "
+            "state was edited",
+            "run pulumi up, which takes it over again, then pulumi destroy",
+        )
+
+
+def _refuse_elsewhere(guest: Guest, node: str | None) -> None:
+    if node is None or guest.node == node:
+        return
+    raise GuestElsewhere(
+        f"CT {guest.vmid} is on node {guest.node}, not on {node}",
+        f"it was moved since this stack made it; a run would take it for gone, and leave it behind on {guest.node}",
+        f"move it back, on node {guest.node}: pct migrate {guest.vmid} {node} --restart; then pulumi up, which knows "
+        f"it by its claim. Or, if it is a cattle that is to go, there: pct stop {guest.vmid}; pct destroy {guest.vmid}",
     )
 
 

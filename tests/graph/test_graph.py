@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,17 @@ if TYPE_CHECKING:
 
 DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())["config"]
 CANARY = "canary-5f1c"
-KEY_FOLDER = tempfile.TemporaryDirectory()
-LOGIN_KEY_FILE = Path(KEY_FOLDER.name) / "id_ed25519"
-subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", LOGIN_KEY_FILE], check=True, timeout=60)
 SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on the wire to the engine
+
+
+@pytest.fixture(autouse=True, scope="session")
+def login_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The key that logs in to the cattle, named by the environment."""
+    file = tmp_path_factory.mktemp("login") / "id_ed25519"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True, timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HERMES_SSH_KEY_FILE", str(file))
+        yield
 
 
 def settings(stack: str, **given: object) -> Settings:
@@ -51,7 +59,7 @@ def settings(stack: str, **given: object) -> Settings:
         environment={
             "PROXMOX_VE_ENDPOINT": "https://192.0.2.1:8006",
             "PROXMOX_VE_API_TOKEN": "u@pve!ci=00000000-1111-2222-3333-444444444444",
-            "HERMES_SSH_KEY_FILE": str(LOGIN_KEY_FILE),
+            "HERMES_SSH_KEY_FILE": os.environ["HERMES_SSH_KEY_FILE"],
         },
         known=frozenset(DECLARED),
     )
@@ -204,7 +212,7 @@ def test_the_way_in_is_in_the_state_where_the_agent_s_command_looks_for_it(decla
     """Before the outputs are there: these are the names that tests/unit/test_agent_command.py finds in a state."""
     access = cattle(declare).resources["cattle-ssh"]
     assert access.type == "pulumi-python:dynamic/guest:Access"
-    assert access.inputs["private_key_file"] == str(LOGIN_KEY_FILE)
+    assert access.inputs["private_key_file"] == os.environ["HERMES_SSH_KEY_FILE"]
     assert {"address", "host_key", "private_key_file"} <= set(Access.__annotations__) | set(access.inputs)
 
 
@@ -399,7 +407,13 @@ def test_host_mounts_come_before_the_first_start_and_are_proved_after_it(declare
         {"source": "/srv/films", "path": "/films", "readOnly": True, "owner": 10000},
     ]
     # The endpoint's host, the key that logs in to the cattle.
-    key = {"host": "192.0.2.1", "port": 2222, "user": "root", "hostKey": HOST_KEY, "keyFile": str(LOGIN_KEY_FILE)}
+    key = {
+        "host": "192.0.2.1",
+        "port": 2222,
+        "user": "root",
+        "hostKey": HOST_KEY,
+        "keyFile": os.environ["HERMES_SSH_KEY_FILE"],
+    }
     assert wish["ssh"] == key
     assert "cattle-host-mounts" in dependencies(graph, "cattle-volume")
     assert {"cattle-volume", "cattle-host-mounts"} <= dependencies(graph, "cattle-host-mounts-proof")

@@ -125,3 +125,21 @@ def test_each_volume_is_changed_for_itself(with_pet: Site) -> None:
     }
     assert with_pet.node.config(PET)["protection"] == 1
     assert with_pet.data(VOLID) == bytes_before
+
+
+def test_a_stranger_that_got_the_pets_number_gets_no_volume(with_pet: Site) -> None:
+    """The pet was removed by hand, another guest was made with its number: nothing is done to that."""
+    with_pet.node.set(PET, protection=0)
+    with_pet.node.destroy(PET)
+    with_pet.node.make_stranger(PET)
+    before, volumes = with_pet.node.config(PET), with_pet.node.volumes()
+    with_pet.configure(petVolumes=[HERMES, OTHER], petStarted=True)
+    up = ["--yes", "--skip-preview"]
+    for verb, more in (("preview", []), ("up", up), ("up", [*up, "--refresh=false"])):
+        run = with_pet.pulumi("pet", verb, *more)
+        assert not run.ok
+        assert "claim" in run.explain()
+        assert_plain(run)
+        assert with_pet.writes == []
+    assert (with_pet.node.config(PET), with_pet.node.volumes()) == (before, volumes)
+    assert "pet-volume-hermes" in with_pet.resources("pet")

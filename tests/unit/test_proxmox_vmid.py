@@ -6,9 +6,9 @@ import pytest
 
 from proxmox import vmid as module
 from proxmox.client import Guest, GuestStatus
-from proxmox.errors import GuestLocked, NotOurs
+from proxmox.errors import GuestElsewhere, GuestLocked, LeftBehind, NotOurs
 from proxmox.ownership import render_notes
-from proxmox.vmid import prove_vmid_usable
+from proxmox.vmid import prove_none_left, prove_still_ours, prove_vmid_usable
 
 OURS = "00000000-0000-4000-8000-00000000000a"
 THEIRS = "00000000-0000-4000-8000-00000000000b"
@@ -47,7 +47,7 @@ class Cluster:
 
 
 def prove(cluster: Cluster, *, claim: str | None = OURS, planning: bool = False) -> None:
-    prove_vmid_usable(cluster, 105, claim=claim, planning=planning)  # type: ignore[arg-type]
+    prove_vmid_usable(cluster, 105, node="pve", claim=claim, planning=planning)  # type: ignore[arg-type]
 
 
 def test_a_free_number_is_usable() -> None:
@@ -96,3 +96,46 @@ def test_a_lock_that_stays_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPa
     with pytest.raises(GuestLocked) as caught:
         prove(Cluster(notes=render_notes("x", OURS), locks=("create",)))
     assert "pct unlock 105" in str(caught.value)
+
+
+NOTES = render_notes("x", OURS)
+
+
+@pytest.mark.parametrize("planning", [True, False])
+def test_our_own_guest_on_another_node_is_not_taken_over(planning: bool) -> None:
+    """The plugin would take the refusal of its create for success, and work on a node where there is none."""
+    with pytest.raises(GuestElsewhere, match="CT 105 is on node pve, not on pve2"):
+        prove_vmid_usable(Cluster(notes=NOTES), 105, node="pve2", claim=OURS, planning=planning)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "claim", "node", "refusal"),
+    [
+        (Cluster(notes=NOTES), OURS, "pve", None),
+        (Cluster(visible=False), OURS, "pve", None),
+        (Cluster(notes=NOTES), OURS, "pve2", GuestElsewhere),
+        (Cluster(), OURS, "pve", NotOurs),
+        (Cluster(), OURS, "pve2", NotOurs),
+        (Cluster(notes=render_notes("x", THEIRS)), OURS, "pve", NotOurs),
+        # A state of before claim and node were kept.
+        (Cluster(), None, "pve", None),
+        (Cluster(), None, None, None),
+        (Cluster(notes=NOTES), OURS, None, None),
+        (Cluster(), None, "pve2", GuestElsewhere),
+    ],
+)
+def test_a_guest_is_ours_by_its_claim_and_where_it_was_made(
+    cluster: Cluster, claim: str | None, node: str | None, refusal: type[Exception] | None
+) -> None:
+    if refusal is None:
+        prove_still_ours(cluster, 105, claim, node)  # type: ignore[arg-type]
+        return
+    with pytest.raises(refusal):
+        prove_still_ours(cluster, 105, claim, node)  # type: ignore[arg-type]
+
+
+def test_a_claim_is_not_forgotten_while_a_guest_carries_it() -> None:
+    for gone in (Cluster(visible=False), Cluster(notes=render_notes("x", THEIRS)), Cluster(kind="qemu", notes=NOTES)):
+        prove_none_left(gone, 105, OURS)  # type: ignore[arg-type]
+    with pytest.raises(LeftBehind, match=r"CT 105 .* is still there"):
+        prove_none_left(Cluster(notes=NOTES), 105, OURS)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""A guest that somebody moved to another node is not gone: it is named, and nothing is done in its name.
+
+The plugin looks on the node of the state alone, and forgets what it does not find there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.config import storages_for
+from tests.lifecycle.conftest import Deployed
+from tests.lifecycle.homesite import CATTLE, NODE, PET, Site, assert_plain, copied, opened
+
+NODES = (NODE, "pve2")
+VOLID = f"local-lvm:vm-{PET}-disk-1"
+
+
+@pytest.fixture
+def two_nodes(both_seed: Deployed, tmp_path: Path) -> Iterator[Site]:
+    """Pet and cattle are up, on the first of two nodes."""
+    folder = copied(both_seed.folder, tmp_path / "lab")
+    with opened(folder, nodes=NODES, storages=storages_for(NODES)) as made:
+        yield made
+
+
+def move(site: Site, vmid: int, source: str, target: str) -> None:
+    """As by hand after a node has died: the configuration file goes to another node's folder."""
+    cluster = site.server.cluster
+    cluster.conf_path(source, vmid).rename(cluster.conf_path(target, vmid))
+
+
+def refused(site: Site, stack: str, verb: str, *more: str) -> str:
+    run = site.pulumi(stack, verb, *(["--yes", "--skip-preview"] if verb != "preview" else []), *more)
+    told = run.explain()
+    assert not run.ok, told
+    assert_plain(run)
+    assert site.writes == []
+    return told
+
+
+def test_a_moved_cattle_is_neither_gone_nor_left_behind(two_nodes: Site) -> None:
+    site = two_nodes
+    site.node.stop(CATTLE)
+    before, data = site.node.config(CATTLE), site.data(VOLID)
+    move(site, CATTLE, NODE, "pve2")
+    for verb, more in (
+        ("destroy", ("--refresh=false",)),
+        ("refresh", ()),
+        ("preview", ()),
+        ("up", ()),
+        ("destroy", ()),
+    ):
+        told = refused(site, "cattle", verb, *more)
+        assert f"CT {CATTLE} is on node pve2, not on {NODE}" in told, (verb, more, told)
+        assert f"pct migrate {CATTLE} {NODE}" in told
+        assert "cattle-volume" in site.resources("cattle")
+    move(site, CATTLE, "pve2", NODE)
+    assert site.node.config(CATTLE) == before
+    # The plugin's refresh has made the engine forget the container meanwhile, so a destroy would not delete it.
+    run = site.pulumi("cattle", "destroy", "--yes", "--skip-preview")
+    assert not run.ok
+    assert "is still there, and this stack's" in run.explain()
+    assert_plain(run)
+    site.up("cattle")
+    assert site.node.running(CATTLE)
+    site.destroy("cattle")
+    assert site.node.vmids() == [PET]
+    assert site.data(VOLID) == data
+
+
+def test_a_moved_pet_keeps_its_volumes_in_the_state(two_nodes: Site) -> None:
+    move(two_nodes, PET, NODE, "pve2")
+    for verb in ("refresh", "up"):
+        assert f"CT {PET} is on node pve2, not on {NODE}" in refused(two_nodes, "pet", verb)
+        assert "pet-volume-hermes" in two_nodes.resources("pet")
