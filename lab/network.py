@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
@@ -30,6 +30,8 @@ NEEDED = {
     "kernel/keys/maxbytes": 1_000_000,
 }
 """The machine's settings that labs need, and their least values. They are the machine's: no lab has its own."""
+FORWARD_TABLE = "hermes_lab_forward"
+"""One for the machine, while labs are up and forwarding is on for them alone."""
 MODEL_PORT = 8100
 GIT_PORT = 9418
 REGISTRY_PORT = 5000
@@ -103,7 +105,9 @@ def ruleset(table: str, bridge: str, plan: Plan, ports: Sequence[int] = SERVICE_
     services = ", ".join(str(port) for port in ports)
     names = f"ip daddr {plan.gateway} meta l4proto {{ tcp, udp }} th dport 53 {'reject' if closed else 'accept'}"
     elsewhere = "reject" if closed else 'oifname "hlab*" drop'
-    between = f'iifname "{bridge}" oifname != "{bridge}" {elsewhere}'
+    between = f"""\
+iifname "{bridge}" oifname != "{bridge}" {elsewhere}
+    oifname "{bridge}" iifname != "{bridge}" ct state != {{ established, related }} drop"""
     return f"""\
 table inet {table}
 delete table inet {table}
@@ -129,6 +133,45 @@ table inet {table} {{
   }}
 }}
 """
+
+
+def forward_ruleset(interfaces: Sequence[str], bridges: Collection[str] = ()) -> str:
+    """The packet filter table that keeps a machine from becoming a router for its neighbours, for ``nft -f``.
+
+    ``interfaces``: whose packets were not forwarded before the lab switched that on. They reach the labs' bridges, by
+    the rules of each; all else of them is dropped, but answers, and what the machine itself redirects: ports that a
+    Docker publishes that was started since. Frames within one of ``bridges`` come by here, too, and pass.
+    """
+    closed = "\n    ".join(
+        f'iifname "{name}" {f"""oifname != "{name}" """ if name in bridges else ""}drop' for name in interfaces
+    )
+    return f"""\
+table ip {FORWARD_TABLE}
+delete table ip {FORWARD_TABLE}
+table ip {FORWARD_TABLE} {{
+  chain forward {{
+    type filter hook forward priority filter;
+    oifname "hlab*" accept
+    ct state established,related accept
+    ct status dnat accept
+    {closed}
+  }}
+}}
+"""
+
+
+def guarded_interfaces(default_routes: str, links: Path = Path("/sys/class/net")) -> tuple[list[str], list[str]]:
+    """The interfaces to close by `forward_ruleset`, and which of them are bridges.
+
+    Other bridges than the uplink's are left out: they are a Docker's, or a host's of virtual machines, with rules of
+    their own. ``default_routes``: as of ``ip -j -4 route show default``.
+    """
+    uplinks = {str(route.get("dev")) for route in json.loads(default_routes or "[]")}
+    names = sorted(link.name for link in links.iterdir() if link.is_dir())
+    bridges = [name for name in names if (links / name / "bridge").exists()]
+    ports = {name for name in names if (links / name / "brport").exists()}
+    others = ports | (set(bridges) - uplinks) | {"lo"}
+    return [name for name in names if name not in others and not name.startswith("hlab")], bridges
 
 
 def dnsmasq_configuration(bridge: str, plan: Plan, mtu: int, run_dir: Path) -> str:
@@ -183,6 +226,9 @@ class Network:
             _call(["ip", "link", "set", bridge, "mtu", str(mtu), "up"])
             _call(["ip", "address", "replace", f"{plan.gateway}/{plan.subnet.prefixlen}", "dev", bridge])
             _call(["nft", "-f", "-"], stdin=ruleset(self.place.table, bridge, plan))
+            if forwards_for_labs_alone(self.place.run_dir.parent):
+                routes = _output(["ip", "-j", "-4", "route", "show", "default"])
+                _call(["nft", "-f", "-"], stdin=forward_ruleset(*guarded_interfaces(routes)))
             raise_settings(self.place.run_dir.parent)
         if fresh:
             # One that was left from before is tied to the bridge that is gone.
@@ -204,6 +250,7 @@ class Network:
                 _call(["ip", "link", "delete", self.place.bridge])
             if not any(link.name.startswith("hlab") for link in Path("/sys/class/net").iterdir()):
                 restore_settings(self.place.run_dir.parent)
+                _call(["nft", "-f", "-"], stdin=f"table ip {FORWARD_TABLE}\ndelete table ip {FORWARD_TABLE}\n")
             self.place.remove_run_dir()
             leave(self.place.run_dir.parent)
 
@@ -250,6 +297,13 @@ def raise_settings(saved: Path, settings: Path = SETTINGS) -> None:
             if not note.exists():
                 note.write_text(file.read_text())
             file.write_text(f"{least}\n")
+
+
+def forwards_for_labs_alone(saved: Path, settings: Path = SETTINGS) -> bool:
+    """Whether the machine forwards no packets without a lab: it does not now, or did not before the first one."""
+    name = "net/ipv4/ip_forward"
+    note = saved / Path(name).name
+    return int((note if note.exists() else settings / name).read_text()) == 0
 
 
 def restore_settings(saved: Path, settings: Path = SETTINGS) -> None:
@@ -321,6 +375,9 @@ __all__ = [
     "Plan",
     "choose_subnet",
     "dnsmasq_configuration",
+    "forward_ruleset",
+    "forwards_for_labs_alone",
+    "guarded_interfaces",
     "networks_in_use",
     "raise_settings",
     "recorded_process",

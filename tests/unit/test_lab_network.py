@@ -15,6 +15,9 @@ from lab.network import (
     Plan,
     choose_subnet,
     dnsmasq_configuration,
+    forward_ruleset,
+    forwards_for_labs_alone,
+    guarded_interfaces,
     networks_in_use,
     raise_settings,
     restore_settings,
@@ -112,10 +115,50 @@ def test_a_closed_network_leads_to_the_labs_services_alone() -> None:
     assert "th dport 53 accept" not in text
     # Nothing is let through because it was begun before.
     assert [line.strip() for line in between.splitlines()[2:] if line.strip()] == [
-        'iifname "hlab1" oifname != "hlab1" reject'
+        'iifname "hlab1" oifname != "hlab1" reject',
+        # Nobody begins anything from elsewhere, closed or not.
+        'oifname "hlab1" iifname != "hlab1" ct state != { established, related } drop',
     ]
     assert "chain" not in host
     assert 'oifname "hlab*" drop' in ruleset("t1", "hlab1", plan)
+
+
+def test_a_machine_that_forwards_for_labs_alone_is_known_by_what_it_did_before(tmp_path: Path) -> None:
+    machine, saved = tmp_path / "sys", tmp_path / "run"
+    saved.mkdir()
+    switch = machine / "net/ipv4/ip_forward"
+    switch.parent.mkdir(parents=True)
+    switch.write_text("1\n")
+    assert not forwards_for_labs_alone(saved, machine)
+    switch.write_text("0\n")
+    assert forwards_for_labs_alone(saved, machine)
+    # The first lab has switched it on and noted what was.
+    (saved / "ip_forward").write_text("0\n")
+    switch.write_text("1\n")
+    assert forwards_for_labs_alone(saved, machine)
+
+
+def test_the_bridges_of_others_keep_their_own_rules(tmp_path: Path) -> None:
+    for name, parts in {
+        "lo": [],
+        "eth0": ["brport"],
+        "wlan0": [],
+        "br0": ["bridge"],
+        "docker0": ["bridge"],
+        "veth1": ["brport"],
+        "hlabab12": ["bridge"],
+    }.items():
+        (tmp_path / name).mkdir()
+        for part in parts:
+            (tmp_path / name / part).mkdir()
+    routes = '[{"dst": "default", "dev": "br0"}, {"dst": "default", "dev": "wlan0"}]'
+    interfaces, bridges = guarded_interfaces(routes, tmp_path)
+    assert interfaces == ["br0", "wlan0"]
+    text = forward_ruleset(interfaces, bridges)
+    # Frames between a bridge's own ports come by here where br_netfilter is on.
+    assert 'iifname "br0" oifname != "br0" drop' in text
+    assert 'iifname "wlan0" drop' in text
+    assert "docker0" not in text
 
 
 def test_name_service_listens_on_the_bridge_alone() -> None:
