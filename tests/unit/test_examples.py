@@ -80,11 +80,30 @@ def test_the_workflow_calls_what_is_there_and_never_runs_a_fork() -> None:
     job = workflow["jobs"]["preview"]
     assert job["if"] == "github.event.pull_request.head.repo.full_name == github.repository"
     assert "self-hosted" in job["runs-on"]
-    assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
+    assert workflow["permissions"] == {}
+    assert job["permissions"] == {"contents": "read", "pull-requests": "write"}
     called = re.findall(r"(?:scripts|examples)/[\w./-]+", "\n".join(step.get("run", "") for step in job["steps"]))
     assert len(called) == 2
     assert all(os.access(ROOT / path, os.X_OK) for path in called)
-    proxmox = {name for name in job["env"] if name.startswith("PROXMOX_VE_")}
+    [preview] = [step for step in job["steps"] if step.get("name") == "preview"]
+    proxmox = {name for name in {**job["env"], **preview["env"]} if name.startswith("PROXMOX_VE_")}
     assert proxmox <= set(ENVIRONMENT.values())
-    secret = {name for name, value in job["env"].items() if "secrets." in value}
-    assert secret == {"PROXMOX_VE_API_TOKEN", "PULUMI_CONFIG_PASSPHRASE"}
+
+
+def test_no_code_of_a_branch_has_secrets_before_a_reviewer_or_leaves_something_for_the_next() -> None:
+    """A collaborator's branch that prints the token, or leaves another venv in .cache for the next job to run."""
+    job = yaml.safe_load(WORKFLOW.read_text())["jobs"]["preview"]
+    assert job["environment"] == "preview"
+    steps = {step.get("name", step.get("uses", step.get("run"))): step for step in job["steps"]}
+    with_secrets = [name for name, step in steps.items() if "secrets." in str(step)]
+    assert with_secrets == ["preview"]
+    assert "secrets." not in str(job["env"])
+    assert ["GH_TOKEN" in step.get("env", {}) for step in job["steps"]] == [False, False, False, True]
+    for step in job["steps"]:
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"])
+        # What an event holds is no part of a script.
+        assert "${{" not in step.get("run", "")
+    checkout = job["steps"][0]["with"]
+    assert checkout == {"persist-credentials": False, "clean": True}
+    assert "cache" not in {step.get("uses", "").partition("@")[0].rpartition("/")[2] for step in job["steps"]}
