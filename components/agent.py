@@ -322,6 +322,8 @@ class HermesAgent(pulumi.ComponentResource):
         self.state = login.stdout
         self.identity = configure.results.apply(lambda found: found.get("identity", ""))
         """Of the container that runs; empty in bare-metal mode."""
+        self.backup = configure.results.apply(lambda found: found.get("newest_backup") or "")
+        """The newest backup that the stack made; empty where there is none."""
         self.seconds = {
             "baseline": baseline.seconds,
             "agent": install.seconds,

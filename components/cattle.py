@@ -226,6 +226,7 @@ class Cattle(pulumi.ComponentResource):
             "agentVersion": hermes.version,
             **({"agentIdentity": hermes.identity} if settings.docker is not None else {}),
             "agentState": hermes.state.apply(str.strip),
+            "backup": hermes.backup,
             "seconds": {"attach": attached, "ssh": access.seconds, **hermes.seconds},
         }
 

@@ -1,8 +1,9 @@
 """Backups by hand: make one, list them, go back to one. Installed as /usr/local/lib/hermes-stack/backups, for root.
 
-    backups make | list | restore NAME|latest
+    backups make | list | restore NAME|latest [--unknown]
 
-As a job of the stack (HP_JOB set) the result goes to result.json as well.
+A backup lies in the home, so the agent can change it or make one: what goes back by itself is one that the stack made,
+as it was made (records.py). As a job of the stack (HP_JOB set) the result goes to result.json as well.
 """
 
 from __future__ import annotations
@@ -11,16 +12,34 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from provisioning.guest.common import FACTS, KEPT_FOLDER, Refusal, read_json
-from provisioning.guest.update import RESTORE, Subject, ask_all, running_build, start_as_enabled, stop_services
+from provisioning.guest.update import (
+    CHANGED,
+    FOREIGN,
+    OURS,
+    RESTORE,
+    Subject,
+    ask_all,
+    newest_of,
+    note_of,
+    running_build,
+    start_as_enabled,
+    stop_services,
+)
+from provisioning.guest.words import command, named, said
+from provisioning.guest.words import name as shown
+
+ASKED_FOR = "asked for"
+STANDING = {OURS: "", CHANGED: "changed since the stack made it, ", FOREIGN: "not one that the stack made, "}
 
 
 def make(subject: Subject) -> dict[str, Any]:
     """A backup of now, then those too many are removed."""
-    made = subject.state("make", "--version", version_now(), "--reason", "asked for")
+    made = subject.state("make", "--version", version_now(), "--reason", ASKED_FOR)
     made["path"] = f"{subject.home}/{KEPT_FOLDER}/backups/{made['name']}"
     removed = subject.state("prune", str(subject.backups_kept))["removed"]
     print(f"backed up: {made['path']}\n  {made['files']} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s")
@@ -30,41 +49,66 @@ def make(subject: Subject) -> dict[str, Any]:
 
 
 def listed(subject: Subject) -> dict[str, Any]:
-    found = subject.state("list")
-    for each in found["backups"]:
-        print(f"{each['name']:<44} {each['files']:>6} files {each['bytes'] / 1e6:>9.1f} MB  {each['reason']}")
-    if not found["backups"]:
+    found = subject.backups()
+    for each in found:
+        size = f"{each['files']:>6} files {each['bytes'] / 1e6:>9.1f} MB"
+        print(f"{each['name']:<44} {size}  {STANDING[each['standing']]}{said(each['reason'])}")
+    if not found:
         print("There are no backups yet.")
-    return found
+    return {"backups": found}
 
 
-def restore(subject: Subject, name: str) -> dict[str, Any]:
+def chosen(every: Sequence[Mapping[str, Any]], name: str, *, unknown: bool) -> str:
+    """The name of the backup that is meant. Refusal unless it is there, and ours or asked for as `unknown`."""
+    if name == "latest":
+        newest = newest_of(every)
+        if newest is None:
+            raise Refusal(
+                "there is no backup that the stack made and nobody changed since; nothing was changed.\n"
+                f"Those that are there:\n{named(each['name'] for each in every)}\n"
+                "One of them is gone back to by its name and --unknown."
+            )
+        return newest
+    for each in every:
+        if each["name"] == name:
+            if each["standing"] != OURS and not unknown:
+                raise Refusal(
+                    f"the backup {name} is {STANDING[each['standing']]}so it may hold what the agent wrote into it. "
+                    "Nothing was changed.\nTo go back to it all the same: "
+                    f"{command('scripts/agent', 'restore', name, '--unknown')}"
+                )
+            return name
+    listed = named(each["name"] for each in every)
+    raise Refusal(f"there is no backup {shown(name)}; nothing was changed. Those that are there:\n{listed}")
+
+
+def restore(subject: Subject, name: str, *, unknown: bool = False) -> dict[str, Any]:
     """Back to `name`, with a backup of now before; the services stand still meanwhile, and have to answer after."""
-    every = subject.state("list")["backups"]
-    whole = [each["name"] for each in every if not each["partial"]]
-    if name == "latest" and whole:
-        name = whole[0]
-    if name not in [each["name"] for each in every]:
-        known = "\n".join(f"  {each['name']}" for each in every) or "  (none)"
-        raise Refusal(f"there is no backup {name}; nothing was changed. Those that are there:\n{known}")
-    if subject.read_note("update") is not None:
-        raise Refusal("an update was ended in the middle; run `pulumi up` first. Nothing was changed.")
+    every = subject.backups()
+    whole = [each["name"] for each in every if not each["partial"] and each["standing"] == OURS]
+    name = chosen(every, name, unknown=unknown)
+    if note_of(subject) is not None:
+        raise Refusal(
+            f"an update was ended in the middle, says {subject.note_path('update')}; run `pulumi up` first. "
+            "Nothing was changed."
+        )
     version = version_now()
-    begun = (subject.read_note(RESTORE) or {}).get("safety")
+    # The agent's note of it is not asked: it could keep the present state from being backed up.
+    begun = (subject.own_note(RESTORE) or {}).get("safety")
     if begun in whole:
         print(f"restore: an earlier one was ended in the middle; the state from before it is {begun}")
         safety = str(begun)
     else:
         safety = str(subject.state("make", "--version", version, "--reason", f"before going back to {name}")["name"])
         print(f"restore: the present state is kept as {safety}")
-    back = f"Back to the state from before: scripts/agent restore {safety}"
+    back = f"Back to the state from before: {command('scripts/agent', 'restore', safety)}"
     try:
         stop_services()
         if safety != begun:
             subject.state("freshen", safety)
             # From here on what lies there is neither: a run that is ended now must not be taken for the present state.
             subject.write_note(RESTORE, {"safety": safety})
-        written = subject.state("restore", name)["written"]
+        written = subject.state("restore", name, *(["--unknown"] if unknown else []))["written"]
         subject.remove_note(RESTORE)
         print(f"restore: {written} files written")
     except (Refusal, OSError) as error:
@@ -109,12 +153,14 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("make", help="make one now")
     verbs.add_parser("list", help="those that there are, newest first")
-    verbs.add_parser("restore", help="go back to one").add_argument("name", help="a name of the list, or latest")
+    verb = verbs.add_parser("restore", help="go back to one")
+    verb.add_argument("name", help="a name of the list, or latest: the newest whole one that the stack made")
+    verb.add_argument("--unknown", action="store_true", help="also to one that the stack did not make")
     options = parser.parse_args()
     try:
         subject = subject_here()
         if options.verb == "restore":
-            result = restore(subject, options.name)
+            result = restore(subject, options.name, unknown=options.unknown)
         else:
             result = make(subject) if options.verb == "make" else listed(subject)
     except (Refusal, OSError) as error:

@@ -34,7 +34,7 @@ from provisioning.guest.releases import release_of
 from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
 from provisioning.guest.trust import trust
-from provisioning.guest.update import WANTED, Subject, installed_at, running_build, switching
+from provisioning.guest.update import WANTED, Subject, installed_at, newest_of, running_build, switching
 
 AUTH_FILE = "auth.json"
 # Of Docker mode's guest, which has no agent outside of the container.
@@ -104,7 +104,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
             compose.remove(user, inputs["hermes_home"])
             wait = trial.gateway_first
             known["restarted"] = bring_up_services(job, inputs, directory, config, read_at_start, gateway_first=wait)
-    return known | trial.outputs
+    return known | trial.outputs | {"newest_backup": newest_of(subject.backups())}
 
 
 def put_in_place(

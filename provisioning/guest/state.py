@@ -11,7 +11,10 @@ HOME is the account's home, DATA the agent's (HERMES_HOME); the backups are in H
 a folder UTC-VERSION with manifest.json and `data`, the files as they were. It is made beside and renamed: what has
 another name than that is none. Files that did not change since the backup before are hard links to it.
 
-The last line of the standard output is JSON; errors go to the standard error, status 1.
+The last line of the standard output is JSON; errors go to the standard error, status 1. Each may be followed by
+`--known JSON`: the SHA-256 of the manifests of the backups that are known to be ours, by name. What lies there besides
+is listed, and given back when it is asked for by name, but nothing is built on it. Whoever can write here can forge all
+of it: a manifest is read as an enemy's.
 
 Why not `hermes backup` and `hermes import` (read in 0.19.0, hermes_cli/backup.py): the first ends with 0 also when it
 is incomplete; the second writes over databases in place beside their old write-ahead log, which ruined databases until
@@ -24,6 +27,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -34,20 +38,24 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 FORMAT = 1
 KEPT = ".hermes-stack"
-NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9][A-Za-z0-9.+_-]*\Z")
+NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9][A-Za-z0-9.+_-]{0,100}\Z")
+MANIFEST_LIMIT = 256 << 20
+"""Bytes of a manifest that are read: a million files have that many."""
 MAKING = ".making-"
 RESERVE = 32 << 20
 """Bytes that stay free beside a backup: the agent goes on writing meanwhile."""
 FRESHEN_LIMIT = 512 << 20
 """Bytes that are copied at most while the agent is offline; of larger changes the copy made before counts."""
 DATABASE_SECONDS = 300.0
+SHAPE_LIMIT = 64 << 20
+"""Bytes of a configuration file that are read."""
 
 # What can be had again, or is worth nothing after the moment: upstream's own list (hermes_cli/backup.py), less `.git`,
 # for a user's skills may be repositories.
@@ -66,6 +74,7 @@ CONFIGURATION = {"config.yaml", ".env", "auth.json", "cron/jobs.json"}
 CONTENT = ("memories/", "sessions/", "skills/", "hooks/", "SOUL.md")
 
 Manifest = dict[str, Any]
+Known = Mapping[str, str] | None
 
 
 class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
@@ -78,10 +87,29 @@ class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the prog
 def is_database(path: Path) -> bool:
     """By its first bytes: names differ, and a file that is only called .db is copied as it stands."""
     try:
-        with path.open("rb") as stream:
-            return stream.read(16) == b"SQLite format 3\0"
+        return content_of(path, 16, whole=False) == b"SQLite format 3\0"
     except OSError:
         return False
+
+
+def content_of(path: Path, limit: int, *, whole: bool = True) -> bytes:
+    """Of a plain file, at most `limit` bytes; OSError for anything else, and for a larger one that is wanted `whole`.
+
+    A pipe is not waited for.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(22, "Not a plain file", str(path))
+        content = stream.read(limit)
+        if whole and stream.read(1):
+            raise OSError(27, "Too large", str(path))
+        return content
+
+
+def sum_of(path: Path) -> str:
+    """SHA-256 of a file, as hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def scan(data: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -152,7 +180,7 @@ def schema_of(path: Path, *, closed_for_good: bool = False) -> str | None:
 
 def shape_of(path: Path) -> str:
     """Of a JSON file its keys, for its values change while it is used (tokens, times); of any other its content."""
-    content = path.read_bytes()
+    content = content_of(path, SHAPE_LIMIT)
     if path.suffix != ".json":
         return repr(content)
 
@@ -209,6 +237,7 @@ def copy_into(data: Path, folder: Path, path: str, found: os.stat_result) -> Man
                     "kind": "database",
                     "mode": mode,
                     "size": target.stat().st_size,
+                    "sha256": sum_of(target),
                     "marks": marks,
                     "schema": schema_of(target, closed_for_good=True),
                 }
@@ -224,7 +253,8 @@ def copy_into(data: Path, folder: Path, path: str, found: os.stat_result) -> Man
     except FileNotFoundError:
         aside.unlink(missing_ok=True)
         return None
-    return {"kind": "file", "mode": mode, "size": target.stat().st_size, "marks": marks}
+    size = target.stat().st_size
+    return {"kind": "file", "mode": mode, "size": size, "sha256": sum_of(target), "marks": marks}
 
 
 def say(text: str) -> None:
@@ -266,7 +296,9 @@ def folder_of(home: Path) -> Path:
 def alone(home: Path) -> Iterator[Path]:
     """The folder of the backups, with nobody else at work in it and without leftovers of a run that was killed."""
     folder = folder_of(home)
-    with (folder / ".lock").open("w") as lock:
+    # For reading as well: so a pipe that somebody has put there is not waited for.
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(lock, "r+b", buffering=0):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -276,13 +308,66 @@ def alone(home: Path) -> Iterator[Path]:
         yield folder
 
 
+FIELDS: dict[str, type] = {
+    "format": int,
+    "name": str,
+    "version": str,
+    "reason": str,
+    "partial": bool,
+    "created": str,
+    "bytes": int,
+    "files": dict,
+}
+
+
 def manifest_of(folder: Path) -> Manifest | None:
-    """None when it is no backup of this format."""
+    """With `sum`, the SHA-256 of its file; None when it is no backup of this format."""
     try:
-        manifest: Manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = content_of(folder / "manifest.json", MANIFEST_LIMIT)
+        manifest: Manifest = json.loads(content)
+    except (OSError, ValueError, RecursionError):
         return None
-    return manifest if manifest.get("format") == FORMAT else None
+    if fault := fault_of(manifest, folder.name):
+        say(f"{folder.name} is left out: {fault}")
+        return None
+    return {**{field: manifest[field] for field in FIELDS}, "sum": hashlib.sha256(content).hexdigest()}
+
+
+def fault_of(manifest: Any, name: str) -> str | None:
+    """What keeps a parsed manifest from being one, in words; None when nothing does."""
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return "its manifest is of another format"
+    wrong = [field for field, kind in FIELDS.items() if type(manifest.get(field)) is not kind]
+    if wrong:
+        return f"its manifest has no proper {', '.join(wrong)}"
+    if manifest["name"] != name or not NAME.match(name):
+        return "its manifest has another name"
+    if manifest["bytes"] < 0 or not all(proper_path(path) for path in manifest["files"]):
+        return "its manifest names a file that can't be one of the agent's data"
+    if not all(proper_line(line) for line in manifest["files"].values()):
+        return "its manifest tells something of a file that can't be"
+    return None
+
+
+def proper_path(path: str) -> bool:
+    """Whether a path stays below the folder that it is in."""
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+
+
+def proper_line(line: Any) -> bool:
+    """Whether it tells of a file, in the form in which `copy_into` does."""
+    if not isinstance(line, dict):
+        return False
+    kind, mode, size = line.get("kind"), line.get("mode", 0o600), line.get("size")
+    if kind == "link":
+        return isinstance(line.get("to"), str) and "\0" not in line["to"]
+    if type(mode) is not int or not 0 <= mode <= 0o7777:
+        return False
+    if kind == "folder":
+        return True
+    total, schema = line.get("sha256", ""), line.get("schema")
+    plain = type(size) is int and size >= 0 and isinstance(total, str) and isinstance(line.get("marks", []), list)
+    return plain and (kind == "file" or (kind == "database" and (schema is None or isinstance(schema, str))))
 
 
 def all_backups(home: Path) -> list[Manifest]:
@@ -292,24 +377,34 @@ def all_backups(home: Path) -> list[Manifest]:
     return [manifest for name in names if (manifest := manifest_of(folder / name)) is not None]
 
 
-def find(home: Path, name: str) -> tuple[Path, Manifest]:
-    """By name, or `latest`: the newest whole one. Refusal when there is none."""
+def is_known(manifest: Manifest, known: Known) -> bool:
+    """Whether it is one of ours, as we made it. Where nothing is noted down at all, each is."""
+    return known is None or known.get(manifest["name"]) == manifest["sum"]
+
+
+def find(home: Path, name: str, known: Known = None) -> tuple[Path, Manifest]:
+    """By name, or `latest`: the newest whole one. Refusal when there is none, or it was noted with another sum."""
     every = all_backups(home)
     for manifest in every:
         if manifest["name"] == name or (name == "latest" and not manifest["partial"]):
+            if known is not None and known.get(manifest["name"], manifest["sum"]) != manifest["sum"]:
+                raise Refusal(f"the backup {manifest['name']} has been changed since it was made.")
             return home / KEPT / "backups" / str(manifest["name"]), manifest
-    known = "\n".join(f"  {manifest['name']}" for manifest in every) or "  (none)"
-    raise Refusal(f"there is no backup {name}. Those that are there:\n{known}")
+    there = "\n".join(f"  {manifest['name']}" for manifest in every) or "  (none)"
+    raise Refusal(f"there is no backup {name}. Those that are there:\n{there}")
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: Manifest) -> str:
+    """Answers its SHA-256."""
     part = folder / ".manifest.part"
-    part.write_text(json.dumps(manifest), encoding="utf-8")
+    content = json.dumps({field: manifest[field] for field in FIELDS}).encode()
+    part.write_bytes(content)
     part.replace(folder / "manifest.json")
+    return hashlib.sha256(content).hexdigest()
 
 
 def new_name(folder: Path, version: str, end: str = "") -> str:
-    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{re.sub('[^A-Za-z0-9.+_-]', '-', version)}{end}"
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{re.sub('[^A-Za-z0-9.+_-]', '-', version)[:60]}{end}"
     name, count = stem, 1
     while (folder / name).exists():
         count += 1
@@ -317,10 +412,11 @@ def new_name(folder: Path, version: str, end: str = "") -> str:
     return name
 
 
-def make(home: Path, data: Path, version: str, reason: str) -> Manifest:
+def make(home: Path, data: Path, version: str, reason: str, known: Known = None) -> Manifest:
     """A backup of the data as it is. Refusal when there is no room for it; then nothing is left of it."""
     with alone(home) as folder:
-        before = next((manifest for manifest in all_backups(home) if not manifest["partial"]), None)
+        whole = (manifest for manifest in all_backups(home) if not manifest["partial"])
+        before = next((manifest for manifest in whole if is_known(manifest, known)), None)
         linkable = before["files"] if before else {}
         entries = list(scan(data))
 
@@ -362,7 +458,7 @@ def make(home: Path, data: Path, version: str, reason: str) -> Manifest:
                 "bytes": sum(line.get("size", 0) for line in files.values()),
                 "files": files,
             }
-            write_manifest(making, manifest)
+            manifest["sum"] = write_manifest(making, manifest)
             sync(making)
             making.rename(folder / name)
             sync(folder)
@@ -377,10 +473,10 @@ def make(home: Path, data: Path, version: str, reason: str) -> Manifest:
         return manifest
 
 
-def freshen(home: Path, data: Path, name: str) -> int:
-    """Bring a backup to the state of now; the services are stopped. Returns the bytes that were copied."""
+def freshen(home: Path, data: Path, name: str, known: Known = None) -> Manifest:
+    """Bring a backup to the state of now; the services are stopped. Returns the bytes that were copied, and its sum."""
     with alone(home):
-        folder, manifest = find(home, name)
+        folder, manifest = find(home, name, known)
         files: dict[str, Any] = manifest["files"]
         entries = dict(scan(data))
         changed = {
@@ -404,9 +500,9 @@ def freshen(home: Path, data: Path, name: str) -> int:
             if line["kind"] in ("file", "database"):
                 (folder / "data" / path).unlink(missing_ok=True)
         manifest["bytes"] = sum(line.get("size", 0) for line in files.values())
-        write_manifest(folder, manifest)
+        total = write_manifest(folder, manifest)
         sync(folder)
-        return copied
+        return {"bytes": copied, "sum": total}
 
 
 def migrated(data: Path, folder: Path, manifest: Manifest) -> list[str]:
@@ -415,11 +511,14 @@ def migrated(data: Path, folder: Path, manifest: Manifest) -> list[str]:
     found = []
     for path, line in files.items():
         now = data / path
-        if not os.path.lexists(now):
+        if os.path.lexists(now) and line["kind"] in ("file", "database") and not stat.S_ISREG(now.lstat().st_mode):
+            if line["kind"] == "database" or path in CONFIGURATION:
+                found.append(path)
+        elif not os.path.lexists(now):
             if line["kind"] == "database" or path in CONFIGURATION or path.startswith(CONTENT):
                 found.append(path)
         elif line["kind"] == "database":
-            if line["schema"] is not None and schema_of(now) != line["schema"]:
+            if line.get("schema") is not None and schema_of(now) != line["schema"]:
                 found.append(path)
         elif (
             (path in CONFIGURATION or re.fullmatch(r"profiles/[^/]+/(config\.yaml|\.env|auth\.json)", path))
@@ -434,19 +533,21 @@ def migrated(data: Path, folder: Path, manifest: Manifest) -> list[str]:
     return found
 
 
-def undo(home: Path, data: Path, name: str, version: str) -> Manifest:
+def undo(home: Path, data: Path, name: str, version: str, known: Known = None) -> Manifest:
     """Give back what `version` has migrated since backup `name`; what it made of it is set aside, not lost.
 
     Repeatable after a crash at any point: at each moment a file is there, as it was or as it became.
     """
     with alone(home) as backups:
-        folder, manifest = find(home, name)
+        folder, manifest = find(home, name, known)
         paths = migrated(data, folder, manifest)
         if not paths:
             return {"restored": [], "set_aside": None}
+        refuse_changed(folder, {path: manifest["files"][path] for path in paths if path in manifest["files"]})
         aside_name = new_name(backups, version, "-set-aside")
         aside = backups / aside_name
         kept: dict[str, Any] = {}
+        total: Manifest = {}
         for path in paths:
             now = data / path
             for each in (now, *(now.with_name(f"{now.name}{end}") for end in SIDECARS)):
@@ -454,10 +555,11 @@ def undo(home: Path, data: Path, name: str, version: str) -> Manifest:
                     target = aside / "data" / each.relative_to(data)
                     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     os.link(each, target)
-                    kept[each.relative_to(data).as_posix()] = {"kind": "file", "size": each.stat().st_size}
+                    size, content = each.stat().st_size, sum_of(target)
+                    kept[each.relative_to(data).as_posix()] = {"kind": "file", "size": size, "sha256": content}
         if kept:
             aside.chmod(0o700)
-            write_manifest(
+            total["sum"] = write_manifest(
                 aside,
                 {
                     "format": FORMAT,
@@ -477,7 +579,21 @@ def undo(home: Path, data: Path, name: str, version: str) -> Manifest:
             else:
                 remove(data / path)
         sync(data)
-        return {"restored": paths, "set_aside": aside_name if kept else None}
+        return {"restored": paths, "set_aside": aside_name if kept else None, **total}
+
+
+def refuse_changed(folder: Path, files: Manifest) -> None:
+    """Refusal when a file of a backup is not what it was when it was made. Those of older programs have no sums."""
+    lost = [path for path, line in files.items() if "size" in line and not (folder / "data" / path).is_file()]
+    if lost:
+        raise Refusal(f"the backup {folder.name} has lost files, {lost[0]!a} the first of {len(lost)}. Use another.")
+    sums = {path: line["sha256"] for path, line in files.items() if line.get("sha256")}
+    wrong = [path for path, noted in sums.items() if sum_of(folder / "data" / path) != noted]
+    if wrong:
+        raise Refusal(
+            f"the backup {folder.name} has been changed since it was made: {wrong[0]!a} is the first of {len(wrong)} "
+            "files. Use another."
+        )
 
 
 def remove(path: Path) -> None:
@@ -511,17 +627,15 @@ def give_back(folder: Path, data: Path, path: str, line: Manifest) -> None:
     part.replace(target)
 
 
-def restore(home: Path, data: Path, name: str) -> int:
+def restore(home: Path, data: Path, name: str, known: Known = None) -> int:
     """The data as it was at backup `name`; the services are stopped. Returns how many files were written.
 
     What came later goes, unless `name` is a set-aside part; a backup of now has to be made before. Repeatable.
     """
     with alone(home):
-        folder, manifest = find(home, name)
+        folder, manifest = find(home, name, known)
         files: dict[str, Any] = manifest["files"]
-        missing = [path for path, line in files.items() if "size" in line and not (folder / "data" / path).is_file()]
-        if missing:
-            raise Refusal(f"the backup {name} has lost files, {missing[0]} the first of {len(missing)}. Use another.")
+        refuse_changed(folder, files)
 
         def same(path: str, line: Manifest) -> bool:
             return line["kind"] == "file" and line.get("marks") == mark(data / path)
@@ -542,12 +656,13 @@ def restore(home: Path, data: Path, name: str) -> int:
         return sum(line["kind"] != "folder" for _, line in changed)
 
 
-def prune(home: Path, keep: int) -> list[str]:
-    """Remove all whole backups but the newest `keep`, and likewise of those set aside."""
+def prune(home: Path, keep: int, known: Known = None) -> list[str]:
+    """Remove all whole backups but the newest `keep`, likewise of those set aside, and of those that are not known."""
     with alone(home) as folder:
         gone = []
-        for partial in (False, True):
-            for manifest in [each for each in all_backups(home) if each["partial"] is partial][keep:]:
+        every = [((each["partial"], is_known(each, known)), each) for each in all_backups(home)]
+        for kind in ((partial, ours) for partial in (False, True) for ours in (False, True)):
+            for manifest in [each for found, each in every if found == kind][keep:]:
                 name = str(manifest["name"])
                 # Under another name first: half removed it would still be taken for one.
                 (folder / name).rename(folder / f"{MAKING}{name}")
@@ -569,31 +684,36 @@ def main() -> int:
     parser.add_argument("home", type=Path)
     parser.add_argument("data", type=Path)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verb = verbs.add_parser("make")
+    every = argparse.ArgumentParser(add_help=False)
+    every.add_argument("--known", type=json.loads)
+    verb = verbs.add_parser("make", parents=[every])
     verb.add_argument("--version", required=True)
     verb.add_argument("--reason", required=True)
-    verbs.add_parser("freshen").add_argument("name")
-    verb = verbs.add_parser("undo")
+    verbs.add_parser("freshen", parents=[every]).add_argument("name")
+    verb = verbs.add_parser("undo", parents=[every])
     verb.add_argument("name")
     verb.add_argument("--version", required=True)
-    verbs.add_parser("restore").add_argument("name")
-    verbs.add_parser("list")
-    verbs.add_parser("prune").add_argument("keep", type=int)
+    verb = verbs.add_parser("restore", parents=[every])
+    verb.add_argument("name")
+    verb.add_argument("--unknown", action="store_true", help="also when it was changed since it was made")
+    verbs.add_parser("list", parents=[every])
+    verbs.add_parser("prune", parents=[every]).add_argument("keep", type=int)
     options = parser.parse_args()
     began = time.monotonic()
     try:
         if options.verb == "make":
-            result: Any = summary(make(options.home, options.data, options.version, options.reason))
+            result: Any = summary(make(options.home, options.data, options.version, options.reason, options.known))
         elif options.verb == "freshen":
-            result = {"bytes": freshen(options.home, options.data, options.name)}
+            result = freshen(options.home, options.data, options.name, options.known)
         elif options.verb == "undo":
-            result = undo(options.home, options.data, options.name, options.version)
+            result = undo(options.home, options.data, options.name, options.version, options.known)
         elif options.verb == "restore":
-            result = {"written": restore(options.home, options.data, options.name)}
+            known = None if options.unknown else options.known
+            result = {"written": restore(options.home, options.data, options.name, known)}
         elif options.verb == "list":
             result = {"backups": [summary(each) for each in all_backups(options.home)]}
         else:
-            result = {"removed": prune(options.home, options.keep)}
+            result = {"removed": prune(options.home, options.keep, options.known)}
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 1

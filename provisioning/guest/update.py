@@ -19,16 +19,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from provisioning.guest import compose, verify
+from provisioning.guest import compose, records, verify
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import (
     CONTAINER_RECORD,
@@ -53,13 +55,18 @@ from provisioning.guest.common import (
     write_home,
 )
 from provisioning.guest.services import STARTED, UNITS, is_active, units_present
-from provisioning.guest.words import lines_of, told
+from provisioning.guest.words import command, lines_of, name, said, told
 
 STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
 PREVIOUS = Path("/opt/hermes/previous")
 WANTED = Path("/opt/hermes/wanted")
 """Links: what runs, what the last update came from, what the agent phase has built last."""
+OWN_NOTES = UPDATE_COPIES.with_name("notes")
+"""The container's copies of the notes on the volume: what root does on its own account follows from these."""
 STATE_SECONDS = 1500
+OURS, CHANGED, FOREIGN = "ours", "changed", "foreign"
+"""A backup as it was made by the stack; one that was changed since; one that the stack did not make."""
+VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,99}\Z")
 RESTORE = "restore"
 """The note on the volume that backups.py is going back to a backup, and which one holds what was there before."""
 STOPPING, STARTED_NEW = "stopping", "started"
@@ -81,14 +88,41 @@ class Subject:
         """Run state.py as the agent's user; what it says on the way is seen, its refusal becomes ours."""
         what = f"{STATE_PROGRAM.name} {arguments[0]}"
         command = ("runuser", "--user", self.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
-        done = ended(*command, self.home, self.data, *arguments, timeout_s=STATE_SECONDS, told_as=what)
+        known = ("--known", json.dumps(records.known(self.home)))
+        done = ended(*command, self.home, self.data, *arguments, *known, timeout_s=STATE_SECONDS, told_as=what)
         if done.returncode != 0:
             # It is ours, but ran as the agent, which may have had its hands in it: so are its words.
             raise Refusal(f"{what}, as {self.user}, says: {told(done.stderr.strip().removeprefix('error: '))}")
         for line in lines_of(done.stderr):
             print(line)
-        answer: dict[str, Any] = answer_in(done.stdout, what)
+        answer = answer_of(arguments[0], answer_in(done.stdout, what))
+        self._note_down(arguments, answer)
         return answer
+
+    def _note_down(self, arguments: Sequence[str], answer: Mapping[str, Any]) -> None:
+        """Which backups are ours now."""
+        verb = arguments[0]
+        if verb in ("make", "freshen"):
+            records.remember(self.home, answer["name"] if verb == "make" else arguments[1], answer["sum"])
+        try:
+            if verb == "prune":
+                records.forget(self.home, answer["removed"])
+            elif verb == "undo" and answer["set_aside"]:
+                records.remember(self.home, answer["set_aside"], answer["sum"])
+        except (Refusal, OSError) as trouble:
+            # Nothing hangs on it: one name too many, or one that has to be asked for as one that is not ours.
+            print(f"warning: {trouble}")
+
+    def backups(self) -> list[dict[str, Any]]:
+        """Those that are there, newest first, each with its `standing`: OURS, CHANGED or FOREIGN."""
+        known = records.known(self.home)
+        return [each | {"standing": standing_of(each, known)} for each in self.state("list")["backups"]]
+
+    def own_note(self, name: str) -> dict[str, str] | None:
+        """The container's own copy of a note, if it is of this volume. Only root writes it."""
+        found = read_json(OWN_NOTES / f"{name}.json")
+        note: dict[str, str] | None = found.get("note")
+        return note if found.get("volume") == volume_of(self.home) else None
 
     def read_note(self, name: str) -> dict[str, Any] | None:
         """A JSON note beside the data, or None. It is the agent's to write, so nothing that root does follows from it
@@ -100,13 +134,78 @@ class Subject:
         return None
 
     def write_note(self, name: str, content: dict[str, str]) -> None:
+        """On the volume, for a container that comes after this one, and in this one, where the agent can't write."""
+        OWN_NOTES.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = OWN_NOTES / f"{name}.json"
+        aside = own.with_suffix(".part")
+        aside.write_text(json.dumps({"volume": volume_of(self.home), "note": content}))
+        aside.replace(own)
         write_home(self.user, self._note(name), json.dumps(content))
 
     def remove_note(self, name: str) -> None:
         as_user(self.user, "rm", "-rf", self._note(name))
+        (OWN_NOTES / f"{name}.json").unlink(missing_ok=True)
+
+    def note_path(self, name: str) -> str:
+        return self._note(name)
 
     def _note(self, name: str) -> str:
         return f"{self.home}/{KEPT_FOLDER}/{name}.json"
+
+
+def answer_of(verb: str, answer: Any) -> dict[str, Any]:
+    """What state.py has answered, if it has the form that its answers have: it ran as the agent's user.
+
+    Of a list, the lines that have theirs.
+    """
+    fields: dict[str, dict[str, type | tuple[type, ...]]] = {
+        "list": {"backups": list},
+        "make": {"name": str, "sum": str, "files": int, "bytes": int, "seconds": (int, float)},
+        "freshen": {"sum": str},
+        "undo": {"restored": list, "set_aside": (str, NoneType)},
+        "restore": {"written": int},
+        "prune": {"removed": list},
+    }
+    found: dict[str, Any] = answer if isinstance(answer, dict) else {}
+    names = [
+        name for name in (found.get("name"), found.get("set_aside"), *found.get("removed", ())) if name is not None
+    ]
+    proper = (
+        all(isinstance(found.get(field), kind) for field, kind in fields[verb].items())
+        and all(records.NAME.match(str(name)) for name in names)
+        and records.SUM.match(str(found.get("sum", "0" * 64)))
+    )
+    if not proper:
+        raise Refusal(f"state.py {verb} answered with something else than was asked for: {said(answer)}")
+    return found | {"backups": [each for each in found.get("backups", ()) if proper_backup(each)]}
+
+
+def proper_backup(each: Any) -> bool:
+    """Whether it is a line of state.py's list."""
+    kinds = {"name": str, "sum": str, "version": str, "reason": str, "partial": bool, "files": int, "bytes": int}
+    return (
+        isinstance(each, dict)
+        and all(type(each.get(field)) is kind for field, kind in kinds.items())
+        and records.NAME.match(each["name"]) is not None
+    )
+
+
+def standing_of(backup: Mapping[str, Any], known: Mapping[str, str]) -> str:
+    """By what is noted of it."""
+    noted = known.get(backup["name"])
+    if noted is None:
+        return FOREIGN
+    return OURS if noted == backup["sum"] else CHANGED
+
+
+def newest_of(backups: Iterable[Mapping[str, Any]]) -> str | None:
+    """The newest whole one that is ours, of a list with the newest first."""
+    return next((each["name"] for each in backups if not each["partial"] and each["standing"] == OURS), None)
+
+
+def volume_of(home: str) -> str:
+    """Tells one file system from another, by what it calls itself; with ext4 that hangs on its UUID."""
+    return str(os.statvfs(home).f_fsid)
 
 
 def installed_at(directory: str) -> dict[str, Any]:
@@ -299,8 +398,11 @@ def switching(subject: Subject, directory: str, version: str, backend: str | Non
 
 
 def note_of(subject: Subject) -> dict[str, str] | None:
-    """What a run that was ended in the middle has noted down on the volume; None when the last one was through."""
-    note = subject.read_note("update")
+    """What a run that was ended in the middle has noted down; None when the last one was through.
+
+    The container's own word counts. The volume's is that of a container which is gone, or the agent's.
+    """
+    note = subject.own_note("update") or subject.read_note("update")
     return note if note is not None and {"backup", "from", "to"} <= set(note) else None
 
 
@@ -310,17 +412,65 @@ def touched(note: Mapping[str, str]) -> bool:
 
 
 def _clear_up_after_others(trial: Trial) -> None:
-    """A run that was ended in the middle: go on with it when it wanted the same, else take it back."""
-    note = note_of(trial.subject)
+    """A run that was ended in the middle: go on with it when it wanted the same, else take it back.
+
+    A note of the volume alone is taken for the agent's: it may lead to giving back data of a backup of ours, no more.
+    """
+    subject = trial.subject
+    note = note_of(subject)
     if note is None:
         shutil.rmtree(UPDATE_COPIES, ignore_errors=True)
-    elif note["to"] == trial.to_directory:
+        return
+    # An update that the program before this one has begun left copies and no own note.
+    sound = records.NAME.match(note["backup"]) and VERSION.match(note["from"])
+    own = bool(subject.own_note("update") or (saved() and sound))
+    if not own:
+        _refuse_forged(subject, note)
+    if note["to"] == trial.to_directory:
         print(f"update: going on with the one that was ended in the middle; the backup is {note['backup']}")
         trial.backup, trial.from_version = note["backup"], note["from"]
-    else:
-        print(f"update: an earlier one, to {note['to']}, was ended in the middle; taking it back first")
-        for line in _go_back(trial.subject, note):
-            print(f"update: {line}")
+        return
+    print(f"update: an earlier one, to {said(name_of(note['to']))}, was ended in the middle; taking it back first")
+    try:
+        lines = _go_back(subject, note) if own else _give_back_alone(subject, note)
+    except (Refusal, OSError) as trouble:
+        raise Refusal(f"taking it back was not completed: {trouble}\n{_way_out(subject)}") from None
+    for line in lines:
+        print(f"update: {line}")
+
+
+def _way_out(subject: Subject) -> str:
+    """For a backup that is lost or was changed since."""
+    notes = (OWN_NOTES / "update.json", subject.note_path("update"))
+    return f"If it never can, have the data left as they are, as root in the container: {command('rm', '-f', *notes)}"
+
+
+def _refuse_forged(subject: Subject, note: Mapping[str, str]) -> None:
+    """A note that no container of ours can have left; nothing was changed yet, and nothing was stopped."""
+    ours = [each["name"] for each in subject.backups() if each["standing"] == OURS]
+    if note["backup"] in ours and VERSION.match(note["from"]):
+        return
+    path = subject.note_path("update")
+    raise Refusal(
+        f"{path} says that an update was ended in the middle, by a container that is gone, and names a backup that the "
+        f"stack did not make, or that was changed since: {said(note['backup'])}. Nothing was changed.\n"
+        "The agent can write there. If there was such an update, go back to a backup before you go on: "
+        "`scripts/agent backups` lists them.\n"
+        "Then, or if there was none, remove the note:\n"
+        f"  {command('runuser', '-u', subject.user, '--', 'rm', path)}"
+    )
+
+
+def _give_back_alone(subject: Subject, note: Mapping[str, str]) -> list[str]:
+    """The data as they were before an update of which only the volume tells. Whatever comes of it, what ran runs."""
+    ran = stop_services()
+    try:
+        lines = [_give_back_data(subject, note["backup"], "an update")] if touched(note) else []
+        subject.remove_note("update")
+    finally:
+        if ran:
+            start_as_enabled(subject)
+    return lines
 
 
 def _needs_proof(trial: Trial) -> bool:
@@ -329,17 +479,14 @@ def _needs_proof(trial: Trial) -> bool:
         trial.from_version = str(old["version"])
         return (old["directory"], old.get("backend")) != (trial.to_directory, trial.backend)
     note = trial.subject.read_note("version")
-    trial.from_version = note["version"] if note and "version" in note else None
+    if note and "version" in note:
+        # It is the agent's to write, and goes into names and texts.
+        trial.from_version = note["version"] if VERSION.match(note["version"]) else "unknown"
     return trial.from_version not in (None, trial.to_version)
 
 
 def _back_up(trial: Trial) -> None:
-    if half := trial.subject.read_note(RESTORE):
-        raise Refusal(
-            "going back to a backup was ended in the middle: the data are neither the old nor the new. Nothing was "
-            "changed.\nGo back again: scripts/agent restore NAME, or to what there was before: "
-            f"scripts/agent restore {half.get('safety')}"
-        )
+    refuse_half_restored(trial.subject)
     was = str(trial.from_version)
     made = trial.subject.state("make", "--version", was, "--reason", f"before the update to {trial.name}")
     trial.backup = str(made["name"])
@@ -352,15 +499,17 @@ def _write_down(trial: Trial) -> None:
     """Both notes, before anything is touched: when this fails, the old version goes on as if nothing had been."""
     if (build := running_build()) and not saved():
         save_files(build)
-    if note_of(trial.subject) is None:
-        trial.note(STOPPING)
+    if trial.subject.own_note("update") is None:
+        # Of a container that is gone the stage is taken over: its version may have had the data.
+        before = note_of(trial.subject)
+        trial.note(STARTED_NEW if before is not None and touched(before) else STOPPING)
 
 
 def _go_offline(trial: Trial) -> None:
     trial.began, began = time.time(), time.monotonic()
     if stop_services():
         trial.stopped_at = began
-    note = note_of(trial.subject)
+    note = trial.subject.own_note("update")
     if note is None or not touched(note):
         # From here on the new version may touch the data: the backup is what they were at this moment.
         trial.subject.state("freshen", trial.backup)
@@ -411,6 +560,25 @@ def _remember(trial: Trial) -> None:
         trial.subject.write_note("version", wanted)
 
 
+def refuse_half_restored(subject: Subject) -> None:
+    """Refuse while the data are neither the old nor the new."""
+    own = subject.own_note(RESTORE)
+    half = own or subject.read_note(RESTORE)
+    if half is None:
+        return
+    path, safety = subject.note_path(RESTORE), str(half.get("safety"))
+    before = "one of those that `scripts/agent backups` lists"
+    if records.NAME.match(safety) and safety in records.known(subject.home):
+        before = command("scripts/agent", "restore", safety)
+    remove = command("runuser", "-u", subject.user, "--", "rm", path)
+    doubt = "" if own else f"\nThe agent can write that note. If nobody went back to a backup, remove it:\n  {remove}"
+    raise Refusal(
+        f"going back to a backup was ended in the middle, says {path}: the data are neither the old nor the new. "
+        "Nothing was changed.\n"
+        f"Go back again: scripts/agent restore NAME, or to what there was before: {before}{doubt}"
+    )
+
+
 def _go_back(subject: Subject, note: Mapping[str, str]) -> list[str]:
     """Everything as it was before the update of this note; in words, how it stands now. Repeatable to its end."""
     stop_services()
@@ -443,7 +611,7 @@ def _give_back_data(subject: Subject, backup: str, version: str) -> str:
     done = subject.state("undo", backup, "--version", version)
     if not done["restored"]:
         return "The data had not been migrated and stayed as it is."
-    words = f"Taken back from the backup: {', '.join(done['restored'])}."
+    words = f"Taken back from the backup: {', '.join(name(str(path)) for path in done['restored'])}."
     if done["set_aside"]:
         words += f" What had become of it is kept as {done['set_aside']}."
     return words
@@ -463,9 +631,11 @@ def _take_back(trial: Trial, error: Exception) -> Refusal:
             lines += ["Its last lines (more above):", *words[-SHOWN_LINES:]]
     print(f"update: {trial.name} failed; switching back")
     try:
-        lines += _go_back(trial.subject, note_of(trial.subject) or trial.as_note(STARTED_NEW))
+        lines += _go_back(trial.subject, trial.subject.own_note("update") or trial.as_note(STARTED_NEW))
     except (Refusal, OSError) as trouble:
         # The notes stay: the next run takes it up from here.
-        lines.append(f"Going back was not completed: {trouble}. Run again: it goes on from here.")
+        lines.append(
+            f"Going back was not completed: {trouble}\nRun again: it goes on from here. {_way_out(trial.subject)}"
+        )
     lines.append(f"The backup from before is {trial.backup}. The next run tries again; or set the old version.")
     return Refusal("\n".join(lines))

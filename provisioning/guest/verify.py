@@ -43,6 +43,7 @@ from provisioning.guest.common import (
     read_home,
     read_json,
 )
+from provisioning.guest.records import ON_VOLUME
 from provisioning.guest.services import refuse_user_units
 from provisioning.guest.words import BAR, command, lines_of, said, told
 
@@ -395,14 +396,15 @@ def check_skills(parameters: dict[str, Any], shipped: int | None, deadline: floa
 
 
 def check_owners(home: str, uid: int) -> None:
-    """Everything in the home is the agent's; a new file system's lost+found is the kernel's."""
-    beside = ("-path", f"{home}/lost+found", "-prune", "-o")
+    """Everything in the home is the agent's; lost+found is the kernel's, and the record of the backups is root's."""
+    beside = ("-path", f"{home}/lost+found", "-prune", "-o", "-path", f"{home}/{ON_VOLUME}", "-prune", "-o")
     others = ("!", "-uid", str(uid), "-printf", "%U %p\\n")
     found = ended("find", home, "-xdev", *beside, *others, timeout_s=300).stdout.splitlines()
     if found:
         shown = "\n".join(lines_of("\n".join(f"uid {line}" for line in found[:5])))
         # By -execdir: a folder on the way may be replaced by a link between find and chown.
-        give = command("find", home, "-xdev", "!", "-uid", uid, "!", "-path", f"{home}/lost+found")
+        but = ("!", "-path", f"{home}/lost+found", "!", "-path", f"{home}/{ON_VOLUME}")
+        give = command("find", home, "-xdev", "!", "-uid", uid, *but)
         raise Fault(
             f"{len(found)} files in {home} belong to others than uid {uid}:\n{shown}\n"
             f"Give them back: {give} -execdir chown -h {uid}:{uid} {{}} \\;"

@@ -62,6 +62,11 @@ def plain_path(text: str) -> str | None:
     return text
 
 
+def name(text: str) -> str:
+    """A name out of the home for a sentence: as it is when it is plain, else in quotes."""
+    return plain_path(text) or said(text)
+
+
 def named(names: Iterable[str]) -> str:
     """A list of names that have the form that ours have, one a line; for a refusal."""
     return "\n".join(f"  {name}" for name in names) or "  (none)"

@@ -252,7 +252,8 @@ def main() -> int:
     verbs.add_parser("backup", help="make a backup of the agent's data now; it says where it is")
     verbs.add_parser("backups", help="the backups that there are, newest first")
     restore = verbs.add_parser("restore", help="go back to a backup; the present state is backed up before")
-    restore.add_argument("name", help="a name that `backups` shows, or latest")
+    restore.add_argument("name", help="a name that `backups` shows, or latest: the newest that the stack made")
+    restore.add_argument("--unknown", action="store_true", help="also to one that the stack did not make")
     verbs.add_parser("hash-password", help="print the hash of a password, for agentDashboardPasswordHash")
     options = parser.parse_args()
     try:
@@ -272,7 +273,7 @@ def main() -> int:
         elif options.verb in {"backup", "backups"}:
             backups(target, options.stack, "make" if options.verb == "backup" else "list")
         elif options.verb == "restore":
-            backups(target, options.stack, "restore", options.name)
+            backups(target, options.stack, "restore", options.name, *(["--unknown"] if options.unknown else []))
         else:
             print(ask(target, options.text))
     except ProvisioningError as error:

@@ -304,7 +304,7 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     assert {
         "vmid", "node", "hostname", "address", "sshKeyFile", "sshHostKey", "sshHostKeyFingerprint", "ssh",
         "hardwareAddress",
-        "dashboard", "api", "agentVersion", "agentState", "agentMode", "volume", "seconds",
+        "dashboard", "api", "agentVersion", "agentState", "agentMode", "volume", "seconds", "backup",
     } == set(seen)  # fmt: skip
     assert seen["agentVersion"] == "0.19.0"
     assert seen["agentState"] == "active"

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import services, state, update, verify
+from provisioning.guest import records, services, state, update, verify
 from provisioning.guest.common import CONTAINER, DASHBOARD, GATEWAY, Refusal, read_json
 from provisioning.guest.update import Subject, switching
 
@@ -271,6 +271,7 @@ class World:
         assert set(texts) == {version}
         assert not (self.root / "saved").exists()
         assert self.subject().read_note("update") is None
+        assert self.subject().own_note("update") is None
 
     def words(self) -> list[str]:
         with contextlib.closing(sqlite3.connect(f"file:{self.data}/state.db?mode=ro", uri=True)) as database:
@@ -322,6 +323,7 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "CURRENT": world.current,
         "PREVIOUS": root / "opt" / "previous",
         "UPDATE_COPIES": root / "saved",
+        "OWN_NOTES": root / "notes",
         "MANAGED": root / "managed",
         "FACTS": root / "facts.json",
         "IMAGE_CURRENT": world.image_record,
@@ -340,6 +342,8 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     }.items():
         monkeypatch.setattr(verify, name, value)
     monkeypatch.setattr(state, "sync", lambda _: None)
+    monkeypatch.setattr(records, "HERE", root / "records.json")
+    monkeypatch.setattr(records, "OWNER", os.geteuid())
     return world
 
 

@@ -183,7 +183,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_changed(home: Path) -> N
     name = make(home)["name"]
     (kept(home, name) / "data" / "config.yaml").unlink()
     (home / ".hermes" / "memories" / "MEMORY.md").write_text("now")
-    with pytest.raises(state.Refusal, match=r"has lost files, config\.yaml the first"):
+    with pytest.raises(state.Refusal, match=r"has lost files, 'config\.yaml' the first"):
         state.restore(home, home / ".hermes", name)
     assert (home / ".hermes" / "memories" / "MEMORY.md").read_text() == "now"
 

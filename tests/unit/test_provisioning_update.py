@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,8 +141,9 @@ def test_a_container_without_an_older_build_stays_stopped(world: World) -> None:
 
 
 def test_data_that_are_half_given_back_are_not_updated(world: World) -> None:
-    world.subject().write_note(update.RESTORE, {"safety": "of-before"})
-    with pytest.raises(Refusal, match="scripts/agent restore of-before"):
+    safety = world.subject().state("make", "--version", OLD, "--reason", "for the test")["name"]
+    world.subject().write_note(update.RESTORE, {"safety": safety})
+    with pytest.raises(Refusal, match=rf"before: scripts/agent restore {re.escape(safety)}$"):
         world.configure(NEW)
     world.subject().remove_note(update.RESTORE)
     as_before(world)
