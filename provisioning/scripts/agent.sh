@@ -59,13 +59,11 @@ find_uv() {
 make_scratch() {
   SCRATCH=$(mktemp -d /var/tmp/hermes-build.XXXXXX)
   trap 'rm -rf "$SCRATCH"' EXIT
-  mkdir -p "$SCRATCH/config/uv" "$SCRATCH/bin" "$CACHE/uv"
-  # An earlier version of this script had uv work as root.
-  [ "$(stat -c %U "$CACHE/uv")" = nobody ] || { rm -rf "$CACHE/uv" && mkdir "$CACHE/uv"; }
+  mkdir -p "$SCRATCH/config/uv" "$SCRATCH/bin"
   # The first file that uv finds is all that it reads, so nothing in /etc/uv counts.
   : >"$SCRATCH/config/uv/uv.toml"
   install -m 0755 "$UV" "$SCRATCH/uv"
-  chown -R nobody:nogroup "$SCRATCH" "$CACHE/uv"
+  chown -R nobody:nogroup "$SCRATCH"
   PYTHON=$(command -v python3)
   # The job's own folder is closed to nobody, and uv looks for a project where it is called.
   cd "$SCRATCH"
@@ -82,7 +80,7 @@ as_nobody() {
   done
   setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs --inh-caps=-all -- \
     env -i PATH="$SCRATCH/bin:/usr/local/bin:/usr/bin:/bin" HOME="$SCRATCH" TMPDIR="$SCRATCH" \
-    XDG_CONFIG_HOME="$SCRATCH/config" XDG_CONFIG_DIRS="$SCRATCH/config" UV_CACHE_DIR="$CACHE/uv" \
+    XDG_CONFIG_HOME="$SCRATCH/config" XDG_CONFIG_DIRS="$SCRATCH/config" UV_CACHE_DIR="$SCRATCH/cache" \
     UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_HTTP_TIMEOUT=60 UV_LINK_MODE=hardlink UV_NO_BUILD=1 "${passed[@]}" "$@"
 }
 
@@ -116,15 +114,29 @@ fetch_commit() {
       "Nothing was installed."
   # The files alone. With a .git beside them the agent deletes all compiled code at its first start when it may, and
   # offers to update itself to the newest commit of a branch (facts hermes-0.20, sections 1 and 4).
-  { quietly git -C "$repository" read-tree "$GIT_COMMIT" &&
-    quietly git -C "$repository" checkout-index --all --prefix="$CHECKOUT/"; } ||
-    fail "the files of $GIT_COMMIT can't be written to $CHECKOUT."
-  rm -rf "$repository"
-  chown -R --no-dereference nobody:nogroup "$CHECKOUT"
+  quietly git -C "$repository" read-tree "$GIT_COMMIT" || fail "the files of $GIT_COMMIT can't be listed."
+  write_files "$CHECKOUT" "${LEFT_OUT[@]}"
   for name in pyproject.toml uv.lock hermes hermes_cli/main.py; do
     [ -f "$CHECKOUT/$name" ] || fail "the commit $GIT_COMMIT has no $name: it is no release of the Hermes Agent that can" \
       "be installed with what its makers have locked. Correct agentRepository, agentTag and agentCommit."
   done
+}
+
+# What no run needs, and where the agent would try to build by itself what is built here or left out.
+LEFT_OUT=(.github apps tests tests-js ui-tui web website)
+
+# Writes the files that were fetched to the folder $1, but those in the folders that follow.
+write_files() {
+  local target=$1 name
+  local -a but=()
+  shift
+  for name; do but+=(":(exclude,top)$name"); done
+  { quietly_to "$BUILD/names" git -C "$BUILD/repository" ls-files -z -- . "${but[@]}" &&
+    quietly git_checkout_index "$target"; } || fail "the files of $GIT_COMMIT can't be written to $target."
+}
+
+git_checkout_index() {
+  git -C "$BUILD/repository" checkout-index -z --stdin --prefix="$1/" <"$BUILD/names"
 }
 
 # What the release asks for, as its pyproject.toml has it: ">=3.11,<3.14".
@@ -183,52 +195,64 @@ fetch_node() {
   chmod 0755 "$SCRATCH/bin/npm"
 }
 
-# Upstream's two web interfaces, from its lock file, in a copy: the results alone are the installation's.
+# Upstream's two web interfaces, from its lock file, by nobody in a copy: the results alone are the installation's, which
+# is root's by now. What npm runs is hundreds of packages' code, so root takes no step in its folder.
 build_interfaces() {
   local src=$SCRATCH/src name
+  write_files "$src" website tests
+  chown -R --no-dereference nobody:nogroup "$src"
   for name in package-lock.json web/package.json ui-tui/package.json; do
-    [ -f "$CHECKOUT/$name" ] || fail "the web interface was to be built, but the checkout has no $name." \
+    [ -f "$src/$name" ] || fail "the web interface was to be built, but the checkout has no $name." \
       "Set agentDashboard to false and agentWebUi to prebuilt."
   done
   echo "web interface: fetching Node $(pinned node) and what it is built from"
-  cp -a "$CHECKOUT" "$src"
   install -m 0644 "$HERE/node.lock" "$SCRATCH/node.lock"
   fetch_node
+  # The terminal interface runs on it; Debian 12 has none that it can use.
+  install -D -m 0755 "$(readlink -f "$SCRATCH/bin/node")" "$FINAL/node/bin/node"
   (cd "$src" && quietly as_nobody npm ci --include=dev --workspace web --workspace ui-tui --include-workspace-root \
     --no-audit --no-fund --loglevel=error) ||
     fail "what the web interface is built from can't be fetched. Check the network and npm's registry, then run again."
   echo "web interface: building"
   (cd "$src/web" && quietly as_nobody npm run build --loglevel=error) || fail "the web interface could not be built."
   (cd "$src/ui-tui" && quietly as_nobody npm run build --loglevel=error) || fail "the terminal interface could not be built."
-  for name in hermes_cli/web_dist/index.html ui-tui/dist/entry.js; do
-    [ -f "$src/$name" ] || fail "the web interface was built, but $name is not there."
+  end_of_nobody
+  rm -rf "$CHECKOUT/hermes_cli/web_dist"
+  mkdir -p "$CHECKOUT/hermes_cli/tui_dist"
+  copy_from_nobody "$src/hermes_cli" web_dist "$CHECKOUT/hermes_cli"
+  copy_from_nobody "$src/ui-tui/dist" entry.js "$CHECKOUT/hermes_cli/tui_dist"
+  roots_alone "$CHECKOUT/hermes_cli/web_dist" "$CHECKOUT/hermes_cli/tui_dist"
+}
+
+# Ends what is left of nobody's in this job.
+end_of_nobody() {
+  local folder mine left=1 end=$((SECONDS + 20))
+  mine=$(cat /proc/self/cgroup)
+  while [ -n "$left" ]; do
+    left=''
+    for folder in /proc/[0-9]*; do
+      # A process may be gone in between, and one that is dead already needs no end.
+      if [ "$(stat -c %U "$folder" 2>/dev/null)" = nobody ] && [ "$(cat "$folder/cgroup" 2>/dev/null)" = "$mine" ] &&
+        ! grep --quiet '^State:.*Z' "$folder/status" 2>/dev/null; then
+        left=1
+        kill -KILL "${folder#/proc/}" 2>/dev/null || true
+      fi
+    done
+    [ "$SECONDS" -lt "$end" ] || fail "what built the web interface can't be ended."
   done
 }
 
-# What no run needs, and where the agent would try to build by itself what is built here or left out.
-LEFT_OUT=(.github apps tests tests-js ui-tui web website)
+# copy_from_nobody FOLDER NAME TARGET: read as nobody, so that no link there leads to what is root's alone.
+copy_from_nobody() {
+  as_nobody tar -c -C "$1" "$2" 2>"$HP_JOB/tar" | tar -x --no-same-owner --no-same-permissions -C "$3" ||
+    fail "$(tail -n 1 "$HP_JOB/tar")" "the web interface was built, but $2 can't be had."
+}
 
 install_git() {
   fetch_commit
   choose_python
-  local interfaces=''
-  if [ "$WEB_UI" = build ]; then
-    build_interfaces &
-    interfaces=$!
-  fi
   echo "agent: installing the packages of $GIT_TAG for $("$PYTHON" --version)"
   install_packages
-  if [ -n "$interfaces" ]; then
-    wait "$interfaces" || exit 1
-    rm -rf "$CHECKOUT/hermes_cli/web_dist"
-    cp -a --no-dereference "$SCRATCH/src/hermes_cli/web_dist" "$CHECKOUT/hermes_cli/web_dist"
-    as_nobody mkdir -p "$CHECKOUT/hermes_cli/tui_dist"
-    cp -a --no-dereference "$SCRATCH/src/ui-tui/dist/entry.js" "$CHECKOUT/hermes_cli/tui_dist/entry.js"
-    # The terminal interface runs on it; Debian 12 has none that it can use.
-    as_nobody mkdir -p "$FINAL/node/bin"
-    cp -a --dereference "$SCRATCH/bin/node" "$FINAL/node/bin/node"
-  fi
-  (cd "$CHECKOUT" && rm -rf "${LEFT_OUT[@]}")
 }
 
 # ---- source pypi ------------------------------------------------------------------------------------------------------
@@ -249,16 +273,16 @@ install_extra() {
 
 # ---- proof and publication ------------------------------------------------------------------------------------------
 # What nobody has made becomes root's; from here on root works in it, so no link may lead it out of it.
-take_over_from_nobody() {
+roots_alone() {
   local link
   while IFS= read -r link; do
     case "$(readlink --canonicalize-missing "$link")" in
     "$FINAL"/* | /usr/bin/python3*) ;;
     *) fail "a link leads out of the installation: $link -> $(readlink "$link"). Nothing was switched to." ;;
     esac
-  done < <(find "$FINAL" -type l)
-  chown -R --no-dereference root:root "$FINAL"
-  chmod -R a+rX,go-w,ug-s "$FINAL"
+  done < <(find "$@" -type l)
+  chown -R --no-dereference root:root "$@"
+  chmod -R a+rX,go-w,ug-s "$@"
 }
 
 # By its path, as upstream's own editable installation has it: so what the agent starts by its interpreter finds it, too.
@@ -307,6 +331,8 @@ build() {
   mkdir -p "$ROOT" "$CACHE"
   # What an interrupted run left is worth nothing.
   rm -rf "$FINAL" /var/tmp/hermes-build.*
+  # Of an earlier version of this script, in which uv worked as root.
+  rm -rf "$CACHE/uv"
   need_room
   find_uv
   make_scratch
@@ -318,8 +344,9 @@ build() {
   : >"$FINAL/.building"
   "install_$SOURCE"
   install_extra
-  take_over_from_nobody
+  roots_alone "$FINAL"
   [ ! -d "$CHECKOUT" ] || lead_to_checkout
+  [ "$SOURCE:$WEB_UI" != git:build ] || build_interfaces
   compile
   ask_agent
   env SOURCE="$SOURCE" VERSION="$VERSION" BUILD_ID="$BUILD_ID" GIT_COMMIT="$GIT_COMMIT" FINAL="$FINAL" \

@@ -8,14 +8,12 @@ The tests tell one story, in this order: each finds the container as the one bef
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import pickle
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -33,7 +31,6 @@ from provisioning import (
     render_verify,
     run_phase,
 )
-from provisioning.ssh import connect
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, Proxy, needs_root, run_cut, through
 
@@ -125,7 +122,7 @@ def test_a_new_dashboard_password_restarts_the_dashboard_only(guest: Guest) -> N
 
 
 def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Guest) -> None:
-    plan, target = guest.agent("git"), guest.target()
+    plan, target = guest.agent("git", web_ui="build"), guest.target()
     program = (
         "import sys; import base64, pickle; from provisioning import run_phase\n"
         "target, plan = pickle.loads(base64.b64decode(sys.stdin.readline()))\n"
@@ -208,63 +205,26 @@ def test_port_that_is_taken_is_told_with_its_holder(guest: Guest) -> None:
     assert guest.run(guest.configure())["restarted"] == ["hermes-dashboard.service"]
 
 
-def repository_with_sources_of_a_web_ui(guest: Guest, folder: Path) -> str:
-    """The lab's repository as upstream's is: no built web UI, but what it is built from. Returns the commit."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test@localhost", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
-
-    subprocess.run(["git", "clone", "-q", str(guest.source.repository), str(folder)], check=True, timeout=120)
-    git("rm", "-r", "-q", "hermes_cli/web_dist")
-    (folder / "web").mkdir()
-    web = {"name": "web", "version": "0.0.0", "private": True, "type": "module", "scripts": {"build": "node build.mjs"}}
-    top = {"name": "hermes-agent", "version": "1.0.0", "private": True, "workspaces": ["web"]}
-    link = {"": {**top}, "web": {"version": "0.0.0"}, "node_modules/web": {"resolved": "web", "link": True}}
-    lock = {"name": "hermes-agent", "version": "1.0.0", "lockfileVersion": 3, "requires": True, "packages": link}
-    (folder / "web" / "package.json").write_text(json.dumps(web))
-    (folder / "package.json").write_text(json.dumps(top))
-    (folder / "package-lock.json").write_text(json.dumps(lock))
-    (folder / "web" / "build.mjs").write_text(
-        "import fs from 'node:fs'; import os from 'node:os';\n"
-        "fs.mkdirSync('../hermes_cli/web_dist/assets', { recursive: true });\n"
-        "const page = `<html><head></head><body>built by ${os.userInfo().username}</body></html>`;\n"
-        "fs.writeFileSync('../hermes_cli/web_dist/index.html', page);\n"
-        "fs.writeFileSync('../hermes_cli/web_dist/assets/app.js', '');\n"
-    )
-    git("add", "-A")
-    git("commit", "-q", "-m", "as upstream")
-    git("tag", "v-web")
-    packed = subprocess.run(
-        ["tar", "-c", "-C", str(folder), ".git"], check=True, capture_output=True, timeout=120
-    ).stdout
-    with contextlib.closing(connect(guest.target())) as connection:
-        result = connection.run(
-            "mkdir -p /root/web && tar -x --no-same-owner -C /root/web", stdin=packed, timeout_s=120
-        )
-    assert result.status == 0, result.stderr
-    return git("rev-parse", "HEAD")
-
-
-def test_a_checkout_without_web_ui_says_so_or_has_it_built(guest: Guest, tmp_path: Path) -> None:
-    commit = repository_with_sources_of_a_web_ui(guest, tmp_path / "web")
-    source = {"git_url": "file:///root/web", "git_tag": "v-web", "git_commit": commit}
-    assert guest.run(guest.agent("git", **source))["dashboard_available"] is False
+def test_a_checkout_without_web_ui_says_so_or_has_it_built(guest: Guest) -> None:
+    assert guest.run(guest.agent("git"))["dashboard_available"] is False
     with pytest.raises(PhaseFailed, match="has no web UI"):
         guest.run(guest.configure())
     assert guest.shell("systemctl is-active hermes-gateway.service hermes-dashboard.service").split() == ["active"] * 2
 
-    built = guest.run(guest.agent("git", web_ui="build", **source))
-    assert built["dashboard_available"] is True
+    built = guest.run(guest.agent("git", web_ui="build"))
+    assert (built["dashboard_available"], built["terminal_available"]) == (True, True)
     guest.run(guest.configure())
     status, _, err = guest.verify()
     assert status == 0, err
-    page = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9119/').read().decode())"
-    assert "built by nobody" in guest.shell(f'python3 -c "{page}"')
-    assert guest.shell("ls -d /var/tmp/hermes-build.* 2>/dev/null || true") == ""
+    # What nobody has built is root's, and nothing of nobody's is left.
+    assert guest.shell(f"find {built['directory']}/ ! -user root | head").strip() == ""
+    assert guest.shell("ls -d /var/tmp/hermes-build.* 2>/dev/null || true; pgrep --euid nobody || true") == ""
+    page = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9119/').status)"
+    assert guest.shell(f'python3 -I -c "{page}"').strip() == "200"
+    # The terminal interface has a Node to run on.
+    assert guest.shell(f"{built['directory']}/node/bin/node --version").startswith("v24.")
     guest.run(guest.agent())
     guest.run(guest.configure())
-    guest.shell("rm -r /root/web")
 
 
 def test_units_of_the_user_are_refused(guest: Guest) -> None:

@@ -228,6 +228,16 @@ def test_the_web_interface_is_built_beside_and_copied(machine: Machine) -> None:
     assert (machine.build / "node" / "bin" / "node").is_file()
 
 
+def test_a_build_of_the_web_interface_leads_root_nowhere(machine: Machine) -> None:
+    (machine.root / "roots").mkdir()
+    (machine.root / "roots" / "index.html").write_text("for root's eyes")
+    web = f"ln -s {machine.root}/roots ../hermes_cli/web_dist"
+    link = f"case $(pwd) in */web) {web};; *) mkdir dist; : >dist/entry.js;; esac"
+    machine.tool("npm", f'case "$*" in *"run build"*) {link};; esac')
+    assert "a link leads out of the installation" in machine.run(web_ui="build")
+    assert not (machine.root / "opt" / "wanted").exists()
+
+
 def test_a_run_that_was_ended_in_the_middle_is_done_again(machine: Machine) -> None:
     machine.build.mkdir()
     (machine.build / ".building").touch()
