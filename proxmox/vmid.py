@@ -9,6 +9,7 @@ import tenacity
 
 from proxmox.client import Guest, Proxmox
 from proxmox.errors import GuestElsewhere, GuestLocked, LeftBehind, NoSuchGuest, NotOurs, PermissionDenied
+from proxmox.facts import locate
 from proxmox.ownership import parse_claim
 
 MAKING_SECONDS = 120.0
@@ -42,11 +43,12 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, node: str, claim: str | Non
 def prove_still_ours(client: Proxmox, vmid: int, claim: str | None, node: str | None) -> None:
     """Return when the guest with that VMID carries the claim and is on the node, or is gone from the whole cluster.
 
-    NotOurs, GuestElsewhere when not. Reads only. Somebody may have removed our guest and given its number to one of his
-    own, which the engine would then change or delete in our name. The plugin looks on one node only: a guest that was
-    moved counts as gone there, and would be left behind. A state of before claim or node were kept has none to compare.
+    NotOurs, GuestElsewhere when not; GuestMissing when the token may not see it. Reads only. Somebody may have removed
+    our guest and given its number to one of his own, which the engine would then change or delete in our name. The
+    plugin looks on one node only: a guest that was moved counts as gone there, and would be left behind. A state of
+    before claim or node were kept has none to compare.
     """
-    guest = next((guest for guest in client.guests() if guest.vmid == vmid), None)
+    guest = locate(client, vmid)
     if guest is None:
         return
     if claim is None or _claim_of(client, guest) == claim:
@@ -66,7 +68,7 @@ def prove_none_left(client: Proxmox, vmid: int, claim: str) -> None:
     Last of all in a destroy. A container that the state has lost (moved to another node and back, say) is one that the
     engine does not delete.
     """
-    guest = next((guest for guest in client.guests() if guest.vmid == vmid), None)
+    guest = locate(client, vmid)
     if _claim_of(client, guest) == claim:
         raise LeftBehind(
             f"{_named(vmid, guest)} is still there, and this stack's.",

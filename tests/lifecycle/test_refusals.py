@@ -128,3 +128,14 @@ def test_all_faults_are_told_at_once(with_pet: Site) -> None:
     run = refused(with_pet, "cattle", "up", "guest 200", "debian-13", "fast-lvm", "VM.Config.Network", "ssh-keygen")
     assert "sshPrivateKeyFile = /nowhere/id_ed25519" in run.explain()
     assert "exit code" not in run.explain()
+
+
+@pytest.mark.parametrize("stack", ["pet", "cattle"])
+def test_a_token_that_may_see_no_guest_any_more_is_told_what_it_lacks(with_both: Site, stack: str) -> None:
+    """Each run refreshes first, so the plugin's own words come before the checks; ours stand beside them."""
+    access = with_both.server.cluster.access
+    access.roles["LabGuests"] -= {"VM.Audit"}
+    access.save()
+    vmid = PET if stack == "pet" else CATTLE
+    refused(with_both, stack, "preview", f"VM.Audit on /vms/{vmid} is missing", "grant VM.Audit on /vms")
+    assert with_both.node.vmids() == [CATTLE, PET]

@@ -6,7 +6,7 @@ import pytest
 
 from proxmox import vmid as module
 from proxmox.client import Guest, GuestStatus
-from proxmox.errors import GuestElsewhere, GuestLocked, LeftBehind, NotOurs
+from proxmox.errors import GuestElsewhere, GuestLocked, GuestMissing, LeftBehind, NotOurs
 from proxmox.ownership import render_notes
 from proxmox.vmid import prove_none_left, prove_still_ours, prove_vmid_usable
 
@@ -112,7 +112,9 @@ def test_our_own_guest_on_another_node_is_not_taken_over(planning: bool) -> None
     ("cluster", "claim", "node", "refusal"),
     [
         (Cluster(notes=NOTES), OURS, "pve", None),
-        (Cluster(visible=False), OURS, "pve", None),
+        (Cluster(visible=False, taken=False), OURS, "pve", None),
+        # Not to be seen is not gone.
+        (Cluster(visible=False), OURS, "pve", GuestMissing),
         (Cluster(notes=NOTES), OURS, "pve2", GuestElsewhere),
         (Cluster(), OURS, "pve", NotOurs),
         (Cluster(), OURS, "pve2", NotOurs),
@@ -135,7 +137,13 @@ def test_a_guest_is_ours_by_its_claim_and_where_it_was_made(
 
 
 def test_a_claim_is_not_forgotten_while_a_guest_carries_it() -> None:
-    for gone in (Cluster(visible=False), Cluster(notes=render_notes("x", THEIRS)), Cluster(kind="qemu", notes=NOTES)):
+    for gone in (
+        Cluster(visible=False, taken=False),
+        Cluster(notes=render_notes("x", THEIRS)),
+        Cluster(kind="qemu", notes=NOTES),
+    ):
         prove_none_left(gone, 105, OURS)  # type: ignore[arg-type]
+    with pytest.raises(GuestMissing):
+        prove_none_left(Cluster(visible=False), 105, OURS)  # type: ignore[arg-type]
     with pytest.raises(LeftBehind, match=r"CT 105 .* is still there"):
         prove_none_left(Cluster(notes=NOTES), 105, OURS)  # type: ignore[arg-type]

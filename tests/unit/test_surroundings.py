@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.state import OwnState
-from components.surroundings import home_faults, number_faults, pet_place_faults, warnings_of
+from components.surroundings import home_faults, known_without_claim, number_faults, pet_place_faults, warnings_of
 from proxmox.errors import Fault
 from proxmox.planning import AttachWish
 from proxmox.preflight import CattleCheck, GuestCheck
@@ -121,3 +121,11 @@ def test_what_would_make_the_pet_anew_is_refused_without_a_word_of_its_protectio
     assert [fault.key for fault in found] == ["petVmid", "node", "petStorage"]
     assert not any("protect" in f"{fault.rule} {fault.remedy}" for fault in found)
     assert "pct move-volume 999 rootfs ssd" in told(storage="ssd")[0].remedy
+
+
+def test_a_number_alone_says_whose_a_guest_is_only_where_there_is_no_claim_yet() -> None:
+    """One that was imported, or made before there were claims, is known by the state; later the claim decides."""
+    assert known_without_claim(OwnState(None, 999), 999)
+    assert not known_without_claim(OwnState("claim", 999), 999)
+    assert not known_without_claim(OwnState(None, 998), 999)
+    assert not known_without_claim(OwnState(), 999)
