@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pulumi
 import tenacity
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, UpdateResult
@@ -12,7 +14,7 @@ from provisioning.errors import SshUnreachable, WrongMachine
 from provisioning.ssh import Card, HostKey, wait_for_ssh
 from proxmox.addresses import addresses_of, leased
 from proxmox.client import Address, Proxmox
-from proxmox.errors import ProxmoxError
+from proxmox.errors import NoSuchGuest, ProxmoxError
 from proxmox.hostkeys import made_host_keys
 
 ADDRESS_SECONDS = 60.0
@@ -128,7 +130,8 @@ class _AccessProvider(Provider):
         outs = {key: value for key, value in props.items() if key != "__provider"}
         if props.get("static_address") is None and props.get("incarnation"):
             vmid = int(props["vmid"])
-            with self.proxmox() as client:
+            # One that was moved is another resource's to tell (components/attachment.py, components/power.py).
+            with self.proxmox() as client, contextlib.suppress(NoSuchGuest):
                 if client.vmid_taken(vmid):
                     found = addresses_of(client.interfaces(props["node"], vmid), props["incarnation"])
                     outs["address"] = leased(found) or outs.get("address")

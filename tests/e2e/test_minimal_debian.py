@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need 
 
 
 def archives() -> bytes:
-    """The folder of release archives as a tar, empty where there is none: then the downloads have to serve."""
+    """The folder of release archives as a tar, empty where there is none: then the downloads serve."""
     folder = Path(os.environ.get("HERMES_TOOLCHAIN") or ROOT.parent / "shared" / "toolchain")
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
