@@ -35,6 +35,8 @@ from provisioning.guest.room import refuse_full_volume
 from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
 from provisioning.guest.trust import trust
 from provisioning.guest.update import WANTED, Subject, installed_at, newest_of, running_build, switching
+from provisioning.guest.words import said as quoted
+from provisioning.guest.words import told
 
 AUTH_FILE = "auth.json"
 # Of Docker mode's guest, which has no agent outside of the container.
@@ -209,8 +211,12 @@ def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, user_f
     program = Path(home_program.__file__).read_text(encoding="utf-8")
     what = "writing to the home"
     said = as_user(inputs["user"], python, "-IB", "-c", program, stdin=json.dumps(wish), told_as=what)
-    done: dict[str, Any] = answer_in(said, what)
-    return done
+    done = answer_in(said, what)
+    lines = done.get("lines") if isinstance(done, dict) else None
+    if not isinstance(lines, list) or not isinstance(done.get("auth"), str):
+        # It is ours, but ran as the agent, which may have had its hands in it.
+        raise Refusal(f"{what} answered with something else than was asked for: {quoted(done)}")
+    return {**done, "lines": [told(str(line)) for line in lines]}
 
 
 def main() -> int:

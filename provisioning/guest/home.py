@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 STACK_FOLDER = ".hermes-stack"
 MANIFEST = "declared.json"
 REPLACED = "replaced"
+LARGEST = 64 << 20
 SEED = re.compile(rb"_config_version: \d+\n")
 
 
@@ -42,12 +44,21 @@ class Home:
         self.written: dict[str, Any] = self._remembered()
 
     def _remembered(self) -> dict[str, Any]:
+        """The agent may have written it: what has not the form that we give it was never written by us."""
         try:
-            found = json.loads((self.stack / MANIFEST).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            found = json.loads(read(self.stack / MANIFEST) or b"{}")
+        except (ValueError, RecursionError):
             found = {}
         known = found if isinstance(found, dict) else {}
-        return {key: known[key] if isinstance(known.get(key), dict) else {} for key in ("documents", "auth", "config")}
+        parts = ("documents", "auth", "config")
+        written = {key: known[key] if isinstance(known.get(key), dict) else {} for key in parts}
+        written["documents"] = {key: total for key, total in written["documents"].items() if self._proper(key, total)}
+        return written
+
+    def _proper(self, key: str, total: Any) -> bool:
+        place, _, path = key.partition(":")
+        below = "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+        return place in self.places and below and isinstance(total, str)
 
     def remember(self) -> None:
         text = json.dumps(self.written, indent=1, sort_keys=True).encode()
@@ -67,11 +78,19 @@ def digest(content: bytes) -> str:
 
 
 def read(path: Path) -> bytes | None:
-    """None when there is no such file."""
+    """None when there is no such file. TypeError for anything but a plain file of a sound size. No pipe is awaited."""
     try:
-        return path.read_bytes()
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
         return None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise TypeError(f"{path} is no plain file: look what it is, and remove it")
+    with os.fdopen(handle, "rb") as stream:
+        content = stream.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise TypeError(f"{path} has more than {LARGEST >> 20} MB, as no file of its kind: look at it, and remove it")
+    return content
 
 
 def write(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ from tests.e2e.phase_guest import Guest
 
 Mode = Literal["bare-metal", "docker", "podman"]
 
-MODULES = ("imports", "accounts", "links", "limits")
+MODULES = ("imports", "accounts", "links", "limits", "notes")
 """The modules of this folder that hold attacks."""
 
 WORKSPACE = "/home/hermes/workspace"

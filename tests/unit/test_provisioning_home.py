@@ -304,3 +304,50 @@ def test_a_config_that_changed_since_it_was_migrated_stays(home: Home, now: str 
     lines = home.put(migration={"of": sha256("a: 1\n"), "text": "a: 2\n"})
     assert lines == ["config.yaml: changed a moment ago and left as it is; the next run migrates it"]
     assert program.read(home.hermes / "config.yaml") == (now.encode() if now is not None else None)
+
+
+# ---- what the agent may have put there -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SOUL.md", ".hermes-stack/declared.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_told_at_once_and_by_name(tmp_path: Path, name: str, kind: str) -> None:
+    home = Home(tmp_path)
+    path = home.folder / name if name.startswith(".hermes-stack") else home.hermes / name
+    path.parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(TypeError, match=f"{path} is no plain file"):
+        home.put({**SOUL, "text": "mine"})
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        {"nowhere:SOUL.md": "x"},
+        {"SOUL.md": "x"},
+        {"hermes:../../victim": "x"},
+        {"hermes:": "x"},
+        {"hermes:a\0b": "x"},
+        {"hermes:SOUL.md": 1},
+        {"hermes:SOUL.md": None},
+    ],
+)
+def test_a_forged_list_of_what_was_declared_removes_nothing_and_ends_in_no_traceback(
+    tmp_path: Path, documents: dict[str, Any]
+) -> None:
+    (tmp_path / "home").mkdir()
+    home = Home(tmp_path / "home")
+    victim = tmp_path / "victim"
+    victim.write_text("here")
+    (home.hermes / "SOUL.md").write_text("the agent's own")
+    (home.folder / ".hermes-stack").mkdir()
+    forged = {name: hashlib.sha256(b"here").hexdigest() if value == "x" else value for name, value in documents.items()}
+    (home.folder / ".hermes-stack" / "declared.json").write_text(json.dumps({"documents": forged}))
+    home.put()
+    assert victim.read_text() == "here"
+    assert (home.hermes / "SOUL.md").read_text() == "the agent's own"
