@@ -38,6 +38,7 @@ from components.rules import SettingsModel, absolute_path, keys_with, list_from_
 from components.service import ServiceSettings, faults_of_place
 from provisioning.models import UID
 from provisioning.ssh import HostKey
+from proxmox.addresses import can_be_reached
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 from proxmox.hostmounts import HostMount
@@ -65,6 +66,8 @@ def _address(value: str) -> str:
         raise refuse("must be dhcp or an IPv4 address with its prefix", "write it like 192.168.1.205/24") from None
     if "/" not in value or interface.network.prefixlen == 32 or interface.ip == interface.network.network_address:
         raise refuse("must name a host and its network's prefix", "write it like 192.168.1.205/24")
+    if not can_be_reached(str(interface.ip)):
+        raise refuse("is an address that no other machine can reach", "choose one of the bridge's network")
     if interface.network.prefixlen < 31 and interface.ip == interface.network.broadcast_address:
         raise refuse(f"is the broadcast address of {interface.network}, no host's", "choose another")
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +30,8 @@ Log = Callable[[str], None]
 class Bench:
     """The container, its volume (mounted at `home`), and what it meets: a model endpoint, a git server.
 
-    `state`: the folder of all that lasts. `key`: the private SSH key that its root takes.
+    `state`: the folder of all that lasts. `key`: the private SSH key that its root takes. `creation`: what the creation
+    of the container said, line by line, as in the log of a task.
     """
 
     state: Path
@@ -44,6 +45,7 @@ class Bench:
     model: ModelEndpoint
     home: str
     running: bool = False
+    creation: list[str] = field(default_factory=list)
 
     def up(self, *, with_volume: bool = True) -> None:
         """Start the container; made of the template first where there is none."""
@@ -51,7 +53,8 @@ class Bench:
             template = ensure_template(CACHE / "lab-template", _silent)
             self.runtime.format_volume(self.root, 20 << 30, root_owner=GUEST_ROOT, log=_silent)
             key = self.key.with_suffix(".pub").read_text().strip()
-            self.runtime.unpack(self.spec, template.archive, Setup(ssh_public_keys=(key,)), _silent)
+            self.creation = []
+            self.runtime.unpack(self.spec, template.archive, Setup(ssh_public_keys=(key,)), self.creation.append)
         # As the stacks attach it.
         volume = Mount("mp0", self.home, self.volume, options=("nodev", "nosuid"))
         mounts = (*self.spec.mounts, volume) if with_volume else self.spec.mounts

@@ -8,12 +8,15 @@ The tests tell one story, in this order: each finds the container as the one bef
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import pickle
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from pydantic import SecretStr
@@ -23,14 +26,19 @@ from provisioning import (
     BaselineInputs,
     ConfigureInputs,
     Dashboard,
+    HostKeyMismatch,
     ModelEndpoint,
     PhaseFailed,
     VerifyInputs,
+    WrongMachine,
     render_baseline,
     render_configure,
     render_verify,
     run_phase,
+    wait_for_ssh,
 )
+from provisioning.ssh import Card, connect
+from proxmox.hostkeys import fingerprints
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, Proxy, needs_root, run_cut, through
 
@@ -56,6 +64,34 @@ def test_a_home_of_another_owner_is_refused(guest: Guest) -> None:
         guest.run(render_baseline(BaselineInputs()))
     assert "belongs to uid 1234, expected 10000" in str(refused.value)
     guest.shell("chown 0:0 /home/hermes")
+
+
+OF_OURS = "ls -A /run/hermes-provision /var/lib/hermes-provision /opt/hermes /etc/hermes /home/hermes 2>&1 || true"
+
+
+def test_a_machine_that_is_not_the_container_is_refused_and_not_written_to(guest: Guest) -> None:
+    """It has the address and takes the key, as another cattle does, a NAS, or the node."""
+    before = guest.shell(OF_OURS)
+    with pytest.raises(WrongMachine, match=r"(?s)not CT 107.*bc:24:11:00:00:07.*bc:24:11:00:00:05"):
+        run_phase(
+            replace(guest.target(), card=Card("CT 107", "BC:24:11:00:00:07")),
+            render_baseline(BaselineInputs()),
+            on_line=lambda _: None,
+        )
+    assert guest.shell(OF_OURS) == before
+    with contextlib.closing(connect(replace(guest.target(), card=Card("CT 105", "BC:24:11:00:00:05")))) as own:
+        assert own.run("hostname").stdout == b"hermes\n"
+
+
+def test_the_container_shows_a_key_that_its_creation_told_and_another_machine_does_not(guest: Guest) -> None:
+    told = fingerprints(guest.creation)
+    assert len(told) == 3
+    first_contact = partial(wait_for_ssh, guest.address, private_key_file=str(guest.key), timeout_s=60)
+    assert first_contact(made=told).fingerprint in told
+    guest.renew()
+    with pytest.raises(HostKeyMismatch, match="Nothing was sent"):
+        first_contact(made=told, card=Card("CT 105", "BC:24:11:00:00:05"))
+    assert first_contact(made=fingerprints(guest.creation)).fingerprint not in told
 
 
 def test_baseline_and_agent_survive_cut_connections(guest: Guest) -> None:

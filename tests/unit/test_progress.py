@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 
-from components.dynamic import progress
+from components.dynamic import progress, warn
 
 PLACE = "127.0.0.1"
 
@@ -25,7 +25,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
         return Empty()
 
 
-def test_progress_is_a_message_that_the_engine_does_not_repeat_in_the_end(
+def test_progress_is_forgotten_and_a_warning_is_repeated_in_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = Engine()
@@ -36,10 +36,12 @@ def test_progress_is_a_message_that_the_engine_does_not_repeat_in_the_end(
     try:
         monkeypatch.setattr(sys, "argv", ["provider", f"{PLACE}:{port}"])
         progress("still running, 4 s")
+        warn("compare it on the node")
     finally:
         server.stop(None).wait()
     assert [(told.message, told.severity, told.ephemeral) for told in engine.heard] == [
-        ("still running, 4 s", engine_pb2.INFO, True)
+        ("still running, 4 s", engine_pb2.INFO, True),
+        ("compare it on the node", engine_pb2.WARNING, False),
     ]
     assert capsys.readouterr().err == ""
 

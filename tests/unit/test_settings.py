@@ -123,6 +123,9 @@ def test_the_role_is_declared_or_in_the_name(stack: str, declared: str, role: Ro
         ("cattle", "cattleNameserver", "dns"),
         ("cattle", "cattleSshHostKey", "SHA256:AjQAs5YD7uTWfzmQFt1o4SjfPfdfOuMAm7B30H8tdVg"),
         ("cattle", "cattleAddress", "192.0.2.255/24"),
+        ("cattle", "cattleAddress", "169.254.7.3/16"),
+        ("cattle", "cattleAddress", "127.0.0.5/8"),
+        ("cattle", "cattleAddress", "224.0.0.5/24"),
         ("cattle", "cattleAddress", "192.0.2.0/24"),
         ("cattle", "cattleSshKeys", ["AAAA"]),
         ("cattle", "cattleSshKeys", ["ssh-ed25519 AAAA"]),  # half of a line, as by a bad paste
