@@ -152,10 +152,12 @@ choose_python() {
   local required own
   required=$(required_python) || fail "the pyproject.toml of $GIT_TAG can't be read."
   # .python-version is the makers' own workbench, and no condition.
-  if quietly_to "$BUILD/found" uv python find --no-project --python-preference only-system "$required"; then
+  if uv python find --no-project --python-preference only-system "$required" >"$BUILD/found" 2>"$BUILD/why"; then
     PYTHON=$(cat "$BUILD/found")
     return
   fi
+  # That there is none is no failure; whatever else it says is shown.
+  grep --quiet 'No interpreter found' "$BUILD/why" || tell "$BUILD/why" 1
   own=$(python3 -I -c 'import platform; print(platform.python_version())')
   echo "python: $GIT_TAG asks for $required, this container has $own; fetching one of uv's"
   local -a from=()

@@ -60,6 +60,10 @@ case "$*" in
   --version) echo "uv 0 (played)";;
   "python find"*3.99*) echo "error: No interpreter found for Python >=3.99" >&2; exit 2;;
   "python find"*) echo {python};;
+  "python install"*)
+    while [ "$1" != --install-dir ]; do shift; done
+    mkdir -p "$2/cpython-3.99.0-linux-x86_64-gnu/bin"
+    ln -s {python} "$2/cpython-3.99.0-linux-x86_64-gnu/bin/python3";;
   sync*) venv "$UV_PROJECT_ENVIRONMENT";;
   venv*) for last; do :; done; venv "$last";;
   *node.lock*)
@@ -304,6 +308,17 @@ def test_a_release_for_another_python_gets_uvs_or_says_what_to_do(machine: Machi
     assert "Set agentPythonMirror" in log
     # Before anything else was fetched.
     assert "uv sync" not in (machine.root / "calls").read_text()
+
+
+def test_a_python_of_uvs_is_part_of_the_build(machine: Machine) -> None:
+    machine.commit_files({"pyproject.toml": '[project]\nname = "hermes-agent"\nrequires-python = ">=3.99"\n'})
+    log = machine.run()
+    assert log.endswith("\n0"), log
+    python = machine.build / "python" / "cpython-3.99.0-linux-x86_64-gnu" / "bin" / "python3"
+    calls = (machine.root / "calls").read_text()
+    assert f"--python {python} " in calls
+    # From where uv looks, when nothing else is set.
+    assert "--mirror" not in calls
 
 
 def test_the_release_decides_and_not_the_makers_own_workbench(machine: Machine) -> None:
