@@ -22,6 +22,14 @@ from provisioning.models import ConfigureInputs, ContainerInputs
 PROJECT = "hermes"
 IDENTITY_LABEL = "hermes-stack.identity"
 DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")
+PATH = ":".join(
+    (
+        *("/opt/hermes/bin", "/opt/hermes/.venv/bin", "/usr/local/sbin", "/usr/local/bin"),
+        *("/usr/sbin", "/usr/bin", "/sbin", "/bin", f"{DATA}/.local/bin"),
+    )
+)
+"""Upstream's has the agent's own folder before the system's (Dockerfile at 0.20.3): what the image runs as root, its
+hooks and `docker exec`, would be the agent's programs."""
 ADDED = ("cap_add", "cap_drop", "security_opt")
 """Lists to which what is declared adds."""
 LOOPBACK = "127.0.0.1"
@@ -39,6 +47,7 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
     writable = [volume.target for volume in container.volumes if not volume.read_only]
     environment = {
         # Read by the image before Python starts, so they have no effect in the managed .env (facts hermes 1).
+        "PATH": PATH,
         "HERMES_UID": str(inputs.uid),
         "HERMES_GID": str(inputs.gid),
         "HERMES_MANAGED": "pulumi",

@@ -324,7 +324,7 @@ def container_option_problem(option: tuple[str, Any]) -> str | None:
 # Read by the image before the agent starts (facts hermes 2, "Docker image").
 _OWN_VARIABLES = re.compile(
     r"(HERMES_(HOME|UID|GID|MANAGED\w*|DASHBOARD|DASHBOARD_HOST|DASHBOARD_PORT|GATEWAY_NO_SUPERVISE|SKIP_CONFIG_MIGRATION)"
-    r"|P[UG]ID)$"
+    r"|P[UG]ID|PATH)$"
 )
 
 
@@ -333,7 +333,7 @@ def _container_environment_problem(environment: Any) -> str | None:
         if not _ENV_NAME.match(str(name)) or not isinstance(text, str):
             return f"environment must map names of variables to texts: {name}"
         if _OWN_VARIABLES.match(name):
-            return f"environment.{name} is the stack's own: the home, its owner and the dashboard depend on it"
+            return f"environment.{name} is the stack's own: home, owner, dashboard or root's programs depend on it"
         if re.search(r"KEY|TOKEN|SECRET|PASSW|HASH", name, re.IGNORECASE):
             return (
                 f"environment.{name} looks like a secret, and `docker inspect` would show it: "

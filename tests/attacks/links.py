@@ -1,4 +1,4 @@
-"""A symbolic link in the place of a folder that root hands to the container's engine."""
+"""What the agent leaves in its home for root: links in the place of folders, programs in the place of the image's."""
 
 from __future__ import annotations
 
@@ -101,3 +101,31 @@ def its_container_is_given_nothing_of_the_engines(scene: Scene) -> None:
     said = scene.agent(f"for place in {places}; do [ ! -e $place ] || echo found: $place; done; echo looked")
     assert "looked" in said
     assert "found:" not in said
+
+
+PROGRAMS = "id stat find chown chmod mkdir sed grep head od tr rm cp cat env sh usermod groupmod python3 hermes"
+PROGRAM = """#!/bin/sh
+echo "$(/usr/bin/id -u) $0" >>/home/hermes/workspace/proof
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin exec "${0##*/}" "$@"
+"""
+
+
+@attack("docker", "podman")
+def programs_of_its_own_in_place_of_the_images(scene: Scene) -> None:
+    """Upstream's PATH has ~/.local/bin before the system's, and the image's hooks and `docker exec` begin as root."""
+    scene.undo("runuser -u hermes -- rm -rf /home/hermes/.hermes/.local /home/hermes/workspace/proof")
+    scene.agent_program(
+        f"""
+import os
+os.makedirs("/opt/data/.local/bin", exist_ok=True)
+for name in {PROGRAMS!r}.split():
+    with open("/opt/data/.local/bin/" + name, "w") as program:
+        program.write({PROGRAM!r})
+    os.chmod("/opt/data/.local/bin/" + name, 0o755)
+"""
+    )
+    assert scene.root("ls /home/hermes/.hermes/.local/bin").split()
+    scene.restart()
+    scene.proved()
+    assert "Hermes" in scene.root(f"{ENGINE} exec {CONTAINER} hermes --version")
+    assert scene.root("grep -s '^0 ' /home/hermes/workspace/proof || true") == ""

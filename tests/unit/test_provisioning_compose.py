@@ -111,6 +111,15 @@ def test_it_has_the_capabilities_that_the_images_init_needs_and_no_more() -> Non
     assert 0 < found["pids_limit"] < 32768
 
 
+def test_nothing_of_the_agents_comes_before_the_images_own_programs() -> None:
+    """The image's hooks and `docker exec` begin as root, and look for `id`, `chown` and the like by PATH."""
+    path = composed()["services"]["hermes"]["environment"]["PATH"].split(":")
+    writable = [place for place in path if place.startswith(("/opt/data", "/home"))]
+    assert path[-len(writable) :] == writable
+    assert path[:2] == ["/opt/hermes/bin", "/opt/hermes/.venv/bin"]
+    assert {"/usr/local/bin", "/usr/bin", "/bin"} <= set(path)
+
+
 def test_declared_capabilities_add_to_these() -> None:
     found = composed({"options": {"cap_add": ["NET_ADMIN", "KILL"], "security_opt": ["apparmor:x"]}})["services"]
     assert found["hermes"]["cap_add"][-1] == "NET_ADMIN"
@@ -379,6 +388,7 @@ def test_a_bad_volume_is_refused(text: str, words: str) -> None:
         ({"environment": {"A B": "x"}}, "names of variables"),
         ({"environment": {"HERMES_UID": "0"}}, "stack's own"),
         ({"environment": {"PUID": "0"}}, "stack's own"),
+        ({"environment": {"PATH": "/opt/data/bin:/usr/bin"}}, "stack's own"),
         ({"environment": {"HERMES_HOME": "/data"}}, "stack's own"),
         ({"environment": {"HERMES_DASHBOARD_HOST": EVERYWHERE}}, "stack's own"),
     ],
