@@ -16,7 +16,7 @@ from lab.place import Place
 from lab.runtime import GuestSpec, Interface, Mount, Setup
 from lab.services.model import ModelEndpoint
 from lab.services.source import GitDaemon
-from lab.template import ensure_template
+from lab.template import DEBIAN, ensure_template
 
 NODE, VMID = "pve", 105
 VOLUME_SIZE = 4 << 30
@@ -44,13 +44,14 @@ class Bench:
     volume: Path
     model: ModelEndpoint
     home: str
+    debian: int = DEBIAN
     running: bool = False
     creation: list[str] = field(default_factory=list)
 
     def up(self, *, with_volume: bool = True) -> None:
         """Start the container; made of the template first where there is none."""
         if not self.root.exists():
-            template = ensure_template(CACHE / "lab-template", _silent)
+            template = ensure_template(CACHE / "lab-template", _silent, self.debian)
             self.runtime.format_volume(self.root, 20 << 30, root_owner=GUEST_ROOT, log=_silent)
             key = self.key.with_suffix(".pub").read_text().strip()
             self.creation = []

@@ -29,11 +29,11 @@ def say(line: str) -> None:
     print(f"lab: {line}", file=sys.stderr, flush=True)
 
 
-def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = False) -> None:
+def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = False, newer: bool = False) -> None:
     """Bring the lab up; returns when all of it answers. Repeating it is harmless, also after a crash.
 
     ``nodes`` is how many it has; None leaves that as it was made. ``images``: build the container images if need be;
-    once built, they are served always.
+    once built, they are served always. ``newer``: the template of Debian 13 as well, likewise.
     """
     if containers:
         _need_machine()
@@ -47,6 +47,8 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = F
                 raise LabError(f"the lab is up with {len(lab.nodes)} node(s): scripts/lab down first")
             if images and ready.image is None:
                 raise LabError("the lab is up without its container images: scripts/lab down first")
+            if newer and ready.template_newer is None:
+                raise LabError("the lab is up without the template of Debian 13: scripts/lab down first")
             say(f"is up already: {ready.endpoint}")
             return
         if nodes is not None:
@@ -56,9 +58,11 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = F
             from lab.daemon import IMAGE_CACHE, TEMPLATE_CACHE  # noqa: PLC0415 - loads the whole API
             from lab.image import ensure_images  # noqa: PLC0415
             from lab.services.source import SOURCE_CACHE, ensure_source  # noqa: PLC0415
-            from lab.template import ensure_template  # noqa: PLC0415
+            from lab.template import NEWER, ensure_template  # noqa: PLC0415
 
             template = ensure_template(TEMPLATE_CACHE, say)
+            if newer:
+                ensure_template(TEMPLATE_CACHE, say, NEWER)
             ensure_source(SOURCE_CACHE, say)
             if images:
                 ensure_images(IMAGE_CACHE, template, say)
@@ -191,7 +195,8 @@ def status(lab: Lab) -> int:
     if ready:
         facts.add_row("API", ready.endpoint + ("" if pid and _answers(lab, ready) else " [red](does not answer)[/red]"))
         facts.add_row("CA", ready.ca_file)
-        facts.add_row("template", ready.template)
+        newer = ready.template_newer or "[dim]Debian 13: scripts/lab up --debian-13[/dim]"
+        facts.add_row("templates", f"{ready.template}\n{newer}" if ready.containers else ready.template)
         facts.add_row("model", f"{ready.model} at {ready.model_url}, log {lab.model_log}")
         if ready.containers:
             facts.add_row("network", f"bridge {ready.bridge} (vmbr0), {ready.subnet}, gateway {ready.gateway}")
@@ -262,11 +267,18 @@ def main(arguments: list[str] | None = None) -> int:
         "--nodes", type=int, choices=range(1, 6), metavar="N", help="how many nodes it has (default: as it was made, 1)"
     )
     made["up"].add_argument("--images", action="store_true", help="build the container images, for agentMode docker")
+    made["up"].add_argument("--debian-13", action="store_true", help="build the template of Debian 13 as well")
     chosen = parser.parse_args(arguments)
     lab = Lab(chosen.dir.expanduser().absolute()) if chosen.dir else Lab.default()
     try:
         if chosen.verb == "up":
-            up(lab, containers=not chosen.no_containers, nodes=chosen.nodes, images=chosen.images)
+            up(
+                lab,
+                containers=not chosen.no_containers,
+                nodes=chosen.nodes,
+                images=chosen.images,
+                newer=chosen.debian_13,
+            )
             return 0
         return _run(lab, chosen.verb, containers=not getattr(chosen, "no_containers", False))
     except LabError as error:

@@ -10,6 +10,7 @@ import contextlib
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -27,7 +28,7 @@ from lab.services.registry import Registry
 from lab.services.source import SOURCE_CACHE, GitDaemon, ensure_source
 from lab.services.standin import TAG
 from lab.simulated import SimulatedRuntime
-from lab.template import Template, ensure_template
+from lab.template import NEWER, Template, cached_template, ensure_template
 
 NODE = "pve"
 TEMPLATE_CACHE = CACHE / "lab-template"
@@ -68,10 +69,13 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
     git = GitDaemon(lab.place, str(plan.gateway), source.repository.parent)
     git.start()
     server, config, shells = _server(lab, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
-    volid = offer_template(config, template)
-    ready = _common(server, shells, model, volid, containers=True)
+    # One that nobody asked for is not built: it takes a minute or two.
+    newer = cached_template(TEMPLATE_CACHE, NEWER)
+    offer_templates(config, [template, newer] if newer else [template])
+    ready = _common(server, shells, model, volid_of(template), containers=True)
     ready = replace(
         ready,
+        template_newer=volid_of(newer) if newer else None,
         bridge=lab.place.bridge,
         gateway=str(plan.gateway),
         subnet=str(plan.subnet),
@@ -166,19 +170,25 @@ def _model(lab: Lab, host: str, port: int, stack: contextlib.ExitStack) -> Model
     return model
 
 
-def offer_template(config: LabConfig, template: Template) -> str:
-    """List the template in the storage ``local`` of every node, and it alone; returns its volid."""
+def volid_of(template: Template) -> str:
+    """How the API calls a template."""
+    return f"local:vztmpl/{template.archive.name}"
+
+
+def offer_templates(config: LabConfig, templates: Sequence[Template]) -> None:
+    """List the templates in the storage ``local`` of every node, and no other that the lab has built."""
+    wanted = {template.archive.name: template.archive for template in templates}
     for node in config.nodes:
         folder = config.template_dir(node)
         folder.mkdir(parents=True, exist_ok=True)
-        wanted = folder / template.archive.name
-        for other in folder.glob("debian-12-standard_*"):
-            if other.is_symlink() and other != wanted:
+        for other in folder.glob("debian-*-standard_*"):
+            if other.is_symlink() and other.name not in wanted:
                 other.unlink()
-        if not (wanted.is_symlink() and wanted.resolve() == template.archive.resolve()):
-            wanted.unlink(missing_ok=True)
-            wanted.symlink_to(template.archive)
-    return f"local:vztmpl/{template.archive.name}"
+        for name, archive in wanted.items():
+            link = folder / name
+            if not (link.is_symlink() and link.resolve() == archive.resolve()):
+                link.unlink(missing_ok=True)
+                link.symlink_to(archive)
 
 
 def _common(

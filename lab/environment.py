@@ -29,6 +29,7 @@ def environment(lab: Lab) -> dict[str, str]:
         "HERMES_SSH_KEY_FILE": str(lab.ssh_key_file),
         "HERMES_LAB_DIR": str(lab.state_dir),
         "HERMES_LAB_TEMPLATE": ready.template,
+        "HERMES_LAB_TEMPLATE_13": ready.template_newer,
         "HERMES_LAB_MODEL_URL": ready.model_url,
         "HERMES_LAB_MODEL": ready.model,
         "HERMES_LAB_MODEL_KEY_FILE": str(lab.model_key_file),

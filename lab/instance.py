@@ -43,6 +43,8 @@ class Ready:
     node_ssh_host_key: str | None = None
     node_ssh: dict[str, NodeDoor] | None = None
     """The way to root on each node; that of ``node`` stands above as well."""
+    template_newer: str | None = None
+    """The volid of Debian 13; None until `lab up --debian-13` has built it."""
     bridge: str | None = None
     gateway: str | None = None
     subnet: str | None = None

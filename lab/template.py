@@ -1,6 +1,6 @@
-"""The container template: a Debian 12 root file system, built once and cached.
+"""The container templates: root file systems of Debian 12 and 13, built once and cached.
 
-Two files come out of one build: the archive that the API lists as a ``vztmpl``
+Two files come out of a build: the archive that the API lists as a ``vztmpl``
 (Proxmox's own naming), and the same tree as a ready ext4 image whose owners are
 already shifted into the guests' id range. Creating a guest from the image is a
 sparse copy; unpacking the archive is only needed when volumes are mounted into
@@ -40,7 +40,13 @@ from lab.place import RUN, LabError
 
 Log = Callable[[str], None]
 
-SUITE = "bookworm"
+SUITES = {12: "bookworm", 13: "trixie"}
+"""Debian's releases that a template can be built of."""
+DEBIAN = 12
+"""The one that is always built."""
+SUITE = SUITES[DEBIAN]
+NEWER = 13
+"""The one that is built when it is asked for."""
 IMAGE_SIZE = 1 << 30
 """Size of the prepared image in bytes; a guest's own image is grown from it."""
 
@@ -96,6 +102,7 @@ class Recipe:
     apt_options: tuple[str, ...]
     architecture: str = "amd64"
     revision: int = 1
+    debian: int = DEBIAN
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Recipe:
@@ -105,7 +112,9 @@ class Recipe:
         return cls(**{**raw, **lists, "certificates": certificates})
 
     def digest(self) -> str:
-        text = json.dumps(self.__dict__, sort_keys=True)
+        # What was built before there was a choice stays what it is.
+        parts = {key: value for key, value in self.__dict__.items() if (key, value) != ("debian", DEBIAN)}
+        text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -125,8 +134,8 @@ def apt_options_from_dump(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.splitlines() if wanted.match(line))
 
 
-def recipe_of_host() -> Recipe:
-    """The recipe that fits this machine: its mirrors, proxies, CA certificates and pip configuration."""
+def recipe_of_host(debian: int = DEBIAN) -> Recipe:
+    """The recipe of a release that fits this machine: its mirrors, proxies, CA certificates and pip configuration."""
     sources = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     text = "\n".join(p.read_text() for p in sources if p.is_file() and p.suffix in {".list", ".sources"})
     mirror, security = mirrors_from_sources(text, _read(Path("/etc/os-release")))
@@ -137,7 +146,8 @@ def recipe_of_host() -> Recipe:
     if shutil.which("apt-config"):
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, timeout=30, check=False).stdout
     pip = _read(PIP_CONFIGURATION)
-    return Recipe(mirror, security, PACKAGES, certificates, pip, apt_options_from_dump(dump), architecture())
+    options = apt_options_from_dump(dump)
+    return Recipe(mirror, security, PACKAGES, certificates, pip, options, architecture(), debian=debian)
 
 
 def architecture(machine: str | None = None) -> str:
@@ -153,7 +163,8 @@ def sources_file(recipe: Recipe) -> str | None:
     """The guests' apt sources; None where mmdebstrap writes them."""
     if recipe.mirror is None or recipe.security_mirror is None:
         return None
-    entries = ((recipe.mirror, f"{SUITE} {SUITE}-updates"), (recipe.security_mirror, f"{SUITE}-security"))
+    suite = SUITES[recipe.debian]
+    entries = ((recipe.mirror, f"{suite} {suite}-updates"), (recipe.security_mirror, f"{suite}-security"))
     return "\n".join(
         f"Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\n"
         "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
@@ -161,12 +172,17 @@ def sources_file(recipe: Recipe) -> str | None:
     )
 
 
-def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Template:
-    """The template for ``recipe`` (default: this host's), built when the cache has none.
+def cached_template(cache: Path, debian: int) -> Template | None:
+    """The template of a Debian for this host, where it was built already."""
+    return _finished(cache / recipe_of_host(debian).digest())
+
+
+def ensure_template(cache: Path, log: Log, debian: int = DEBIAN) -> Template:
+    """The template of a Debian for this host, built when the cache has none.
 
     One build at a time per cache; a second caller waits for it and uses its result.
     """
-    recipe = recipe or recipe_of_host()
+    recipe = recipe_of_host(debian)
     folder = cache / recipe.digest()
     if template := _finished(folder):
         return template
@@ -178,7 +194,7 @@ def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Temp
             shutil.rmtree(leftover)
         need_tools("the template")
         started = time.monotonic()
-        log("building the container template (Debian 12); this is done once")
+        log(f"building the container template (Debian {debian}); this is done once")
         building = Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
         try:
             (building / "recipe.json").write_text(json.dumps(recipe.__dict__))
@@ -195,7 +211,7 @@ def ensure_template(cache: Path, log: Log, recipe: Recipe | None = None) -> Temp
 
 
 def _finished(folder: Path) -> Template | None:
-    archives = sorted(folder.glob("debian-12-standard_*.tar.zst"))
+    archives = sorted(folder.glob("debian-*-standard_*.tar.zst"))
     image = folder / "rootfs.img"
     return Template(archives[0], image) if archives and image.exists() else None
 
@@ -299,7 +315,7 @@ def _build(building: Path) -> None:
             '--customize-hook=chroot "$1" systemctl mask sys-kernel-debug.mount systemd-journald-audit.socket',
             '--customize-hook=cd "$1"/etc && rm -f ssh/ssh_host_* ' + given,
             '--customize-hook=: > "$1"/etc/machine-id',
-            SUITE, str(tree), *(["-"] if sources else []),
+            SUITES[recipe.debian], str(tree), *(["-"] if sources else []),
         ],
         stdin=sources or "",
         TMPDIR=str(work / "tmp"),
@@ -314,7 +330,7 @@ def _build(building: Path) -> None:
     image = work / "rootfs.img"
     make_image(image, IMAGE_SIZE, root)
     say_build("packing the archive")
-    archive = f"debian-12-standard_{version}-1_{recipe.architecture}.tar.zst"
+    archive = f"debian-{recipe.debian}-standard_{version}-1_{recipe.architecture}.tar.zst"
     run_tool(["zstd", "-q", "-3", "-T0", str(tree), "-o", str(building / archive)])
     run_tool(["cp", "--sparse=always", str(image), str(building / "rootfs.img")])
     shutil.rmtree(building / "work", ignore_errors=True)

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from lab.bench import Bench, a_bench
 from lab.services.releases import Release
 from lab.services.source import SOURCE_CACHE, Source, ensure_standin
+from lab.template import DEBIAN
 from provisioning import (
     AgentInputs,
     ApiServer,
@@ -121,10 +122,10 @@ class Guest(Bench):
 
 
 @contextlib.contextmanager
-def a_guest(state: Path, home: str = HOME) -> Iterator[Guest]:
+def a_guest(state: Path, home: str = HOME, debian: int = DEBIAN) -> Iterator[Guest]:
     """A lab in the folder `state`, its container running with the volume at `home`; ended with the block."""
     source = ensure_standin(SOURCE_CACHE, lambda _: None)
-    make = partial(Guest, source=source)
+    make = partial(Guest, source=source, debian=debian)
     with a_bench(make, state, home, model_key=MODEL_KEY, repository=source.repository) as guest:
         yield guest
 
@@ -132,28 +133,36 @@ def a_guest(state: Path, home: str = HOME) -> Iterator[Guest]:
 def made_of(
     shell: Callable[[str], str], build: str, name: str, edits: dict[str, tuple[str, str]], build_id: str = ""
 ) -> str:
-    """A build of version `name` beside `build`, with other code: per file of site-packages what is replaced by what.
+    """A build of version `name` beside `build`, with other code: per file of the code what is replaced by what.
 
     Answers its folder. `build_id`: what the agent phase has to find to take it for its own.
     """
     folder = f"/opt/hermes/{name}"
     program = """
-import json, os, sys
+import glob, json, os, sys
 folder, name, build_id, edits = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
 path = os.path.join(folder, "install.json")
 told = json.load(open(path))
 os.unlink(path)  # the other build has it, too
 json.dump({**told, "version": name, "directory": folder, "build_id": build_id}, open(path, "w"))
-version = {
-    "hermes_cli/__init__.py": (f'__version__ = "{told["version"]}"', f'__version__ = "{name}"'),
-    f"hermes_agent-{told['version']}.dist-info/METADATA": (f"Version: {told['version']}", f"Version: {name}"),
-}
-for path, (old, new) in {**version, **edits}.items():
-    path = os.path.join(folder, "venv/lib/python3.11/site-packages", path)
+def new_text(path, old, new):
     text = open(path).read()
     assert old in text, (path, old)
+    mode = os.stat(path).st_mode
     os.unlink(path)
-    open(path, "w").write(text.replace(old, new, 1))
+    open(path, "w").write(text.replace(old, new))
+    os.chmod(path, mode)
+(site,) = glob.glob(os.path.join(folder, "venv/lib/python3*/site-packages"))
+code = os.path.join(folder, "hermes-agent")
+version = {"hermes_cli/__init__.py": (f'__version__ = "{told["version"]}"', f'__version__ = "{name}"')}
+if os.path.isdir(code):
+    for path in (os.path.join(site, "hermes-agent.pth"), os.path.join(folder, "venv/bin/hermes")):
+        new_text(path, told["directory"], folder)
+else:
+    code = site
+    version[f"hermes_agent-{told['version']}.dist-info/METADATA"] = (f"Version: {told['version']}", f"Version: {name}")
+for path, (old, new) in {**version, **edits}.items():
+    new_text(os.path.join(code, path), old, new)
 """
     shell(f"rm -rf {folder} && cp -al {build} {folder}")
     arguments = " ".join(map(shlex.quote, (folder, name, build_id or name, json.dumps(edits))))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from lab.config import LabConfig
+from lab.daemon import offer_templates, volid_of
 from lab.environment import environment, export_lines
 from lab.instance import Lab, LabError, Ready, write_secret
-from lab.template import Recipe, apt_options_from_dump, mirrors_from_sources
+from lab.simulated import SimulatedRuntime
+from lab.template import Recipe, Template, apt_options_from_dump, mirrors_from_sources, sources_file
 
 
 @pytest.fixture
@@ -137,3 +141,36 @@ def test_another_recipe_is_another_template() -> None:
     other = Recipe("http://m/debian", "http://m/debian-security", ("systemd",), (("ca.crt", "x"),), "", ())
     assert base.digest() != other.digest()
     assert base.digest() == Recipe("http://m/debian", "http://m/debian-security", ("systemd",), (), "", ()).digest()
+
+
+def test_a_newer_debian_is_another_template_from_its_own_suites() -> None:
+    parts = ("http://m/debian", "http://m/debian-security", ("systemd",), (), "", ())
+    older, newer = Recipe(*parts), Recipe(*parts, debian=13)
+    assert older.digest() != newer.digest()
+    assert Recipe.from_json(json.loads(json.dumps(newer.__dict__))) == newer
+    assert re.findall(r"^Suites: (.*)$", sources_file(newer) or "", re.MULTILINE) == [
+        "trixie trixie-updates",
+        "trixie-security",
+    ]
+
+
+def test_the_storage_lists_what_was_built_and_what_people_put_there(lab: Lab, tmp_path: Path) -> None:
+    def built(name: str) -> Template:
+        archive = tmp_path / name
+        archive.write_text(name)
+        return Template(archive, tmp_path / "rootfs.img")
+
+    config = LabConfig(lab.state_dir, SimulatedRuntime(tmp_path / "simulated.json"))
+    older, newer = built("debian-12-standard_12.12-1_amd64.tar.zst"), built("debian-13-standard_13.1-1_amd64.tar.zst")
+    folder = config.template_dir("pve")
+    offer_templates(config, [built("debian-12-standard_12.11-1_amd64.tar.zst")])
+    (folder / "debian-11-standard_11.7-1_amd64.tar.zst").write_text("of somebody's own")
+    offer_templates(config, [older, newer])
+    offer_templates(config, [older, newer])  # harmless
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "debian-11-standard_11.7-1_amd64.tar.zst",
+        older.archive.name,
+        newer.archive.name,
+    ]
+    assert (folder / newer.archive.name).read_text() == newer.archive.name
+    assert volid_of(newer) == "local:vztmpl/debian-13-standard_13.1-1_amd64.tar.zst"
