@@ -38,6 +38,7 @@ from provisioning.guest.managed import Reader
 from provisioning.guest.services import STARTED, UNITS, is_active, refuse_taken_port, units_present
 from provisioning.guest.supervise import STOP_S, prepare, unit_text
 from provisioning.guest.walls import DATA_MOUNT, refuse_unsafe, sources_of, unbind_state
+from provisioning.guest.words import told
 
 FOLDER = IMAGE_RECORD.parent
 FILE = FOLDER / "compose.yaml"
@@ -204,7 +205,7 @@ def _bring_up(backend: Backend, user: str, hermes_home: str, *, anew: bool) -> N
     if done.returncode != 0:
         shown = ("--since", f"@{begun:.0f}", "--lines", "12", "--no-pager", "--output", "cat")
         words = run("journalctl", "--unit", CONTAINER_UNIT, *shown, check=False).strip()
-        raise Refusal(f"{CONTAINER_UNIT} did not start the container:\n{words or done.stderr.strip()}")
+        raise Refusal(f"{CONTAINER_UNIT} did not start the container: {told(words or done.stderr)}")
 
 
 def stop() -> bool:

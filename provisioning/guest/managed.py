@@ -26,7 +26,8 @@ from provisioning.guest.common import (
     read_home,
     write_home,
 )
-from provisioning.guest.words import command
+from provisioning.guest.words import command, names, said
+from provisioning.guest.words import name as shown
 
 UNKNOWN = Path("/var/lib/hermes-provision/unknown-keys.json")
 # On the volume, so that they outlive the container: what clients and browsers hold against us.
@@ -163,17 +164,17 @@ def check_managed(folder: Path, reader: Reader, config: dict[str, Any], env: dic
     read = answer_in(reader(CHECK, folder), "the agent's own reading of the managed scope")
     if read["config"] != config:
         wrong = sorted(key for key in {*config, *read["config"]} if config.get(key) != read["config"].get(key))
-        raise Refusal(f"the agent reads the managed config.yaml differently than declared, at: {', '.join(wrong)}.")
+        raise Refusal(f"the agent reads the managed config.yaml differently than declared, at: {names(wrong)}.")
     wrong = sorted(name for name in env if not env[name] == read["env"].get(name) == read["loaded"].get(name))
     if wrong or set(read["env"]) != set(env):
         raise Refusal(
-            f"the agent reads the managed .env differently than declared, at: {', '.join(wrong) or 'extra names'}."
+            f"the agent reads the managed .env differently than declared, at: {names(wrong) or 'extra names'}."
         )
     for name, issues in read["skipped"].items():
-        raise Refusal(f"the agent would never start the MCP server {name}: {'; '.join(issues)}.")
+        raise Refusal(f"the agent would never start the MCP server {shown(name)}: {said('; '.join(map(str, issues)))}.")
     if read["shadowed"]:
         raise Refusal(
-            f"the agent takes {', '.join(read['shadowed'])} for a provider of its own, not the one that is declared.\n"
+            f"the agent takes {names(read['shadowed'])} for a provider of its own, not the one that is declared.\n"
             "Give it another name in agentProviders, and where it is used."
         )
     unknown: list[str] = read["unknown"]

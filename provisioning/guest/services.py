@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioning.guest import layout
 from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, install_file, read_json, run
-from provisioning.guest.words import told
+from provisioning.guest.words import quote, told
 
 UNITS = Path("/etc/systemd/system")
 STARTED = Path("/var/lib/hermes-provision/started.json")
@@ -69,7 +69,7 @@ def refuse_user_units(home: str, user: str) -> None:
         raise Refusal(
             f"the home holds {count} units of its own for the agent (hermes-*.service in {folder}), which would run a "
             "second gateway on the same data.\n"
-            f"Remove them; the services are the stack's business: rm {folder}/hermes-*.service"
+            f"Remove them; the services are the stack's business: rm {quote(folder)}/hermes-*.service"
         )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from provisioning.guest.backend import BACKENDS, Backend
 from provisioning.guest.common import CONTAINER, CONTAINER_RECORD, LIBRARY, Refusal, ended, read_json, run
 from provisioning.guest.walls import bind_state, refuse_unsafe, sources_of
+from provisioning.guest.words import told
 
 PROGRAM = LIBRARY / "supervise"
 STOP_S = 90
@@ -89,7 +90,7 @@ def limit_memory(backend: Backend) -> None:
     limit = f"--memory={memory_limit(memory_of_guest())}"
     done = ended(*backend.command, "update", limit, "--memory-swap=-1", CONTAINER, timeout_s=30)
     if done.returncode != 0:
-        print(f"note: the container's memory has no limit of its own: {done.stderr.strip()[-300:]}")
+        print(f"note: the container's memory has no limit of its own: {told(done.stderr, 300)}")
 
 
 def notify(state: str) -> None:

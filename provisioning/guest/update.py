@@ -55,7 +55,7 @@ from provisioning.guest.common import (
     write_home,
 )
 from provisioning.guest.services import STARTED, UNITS, is_active, units_present
-from provisioning.guest.words import command, lines_of, name, said, told
+from provisioning.guest.words import command, lines_of, name, names, said, told
 
 STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
 PREVIOUS = Path("/opt/hermes/previous")
@@ -427,7 +427,7 @@ def _clear_up_after_others(trial: Trial) -> None:
     if not own:
         _refuse_forged(subject, note)
     if note["to"] == trial.to_directory:
-        print(f"update: going on with the one that was ended in the middle; the backup is {note['backup']}")
+        print(f"update: going on with the one that was ended in the middle; the backup is {name(note['backup'])}")
         trial.backup, trial.from_version = note["backup"], note["from"]
         return
     print(f"update: an earlier one, to {said(name_of(note['to']))}, was ended in the middle; taking it back first")
@@ -566,7 +566,8 @@ def refuse_half_restored(subject: Subject) -> None:
     half = own or subject.read_note(RESTORE)
     if half is None:
         return
-    path, safety = subject.note_path(RESTORE), str(half.get("safety"))
+    path = subject.note_path(RESTORE)
+    safety = str(half.get("safety"))
     before = "one of those that `scripts/agent backups` lists"
     if records.NAME.match(safety) and safety in records.known(subject.home):
         before = command("scripts/agent", "restore", safety)
@@ -611,7 +612,7 @@ def _give_back_data(subject: Subject, backup: str, version: str) -> str:
     done = subject.state("undo", backup, "--version", version)
     if not done["restored"]:
         return "The data had not been migrated and stayed as it is."
-    words = f"Taken back from the backup: {', '.join(name(str(path)) for path in done['restored'])}."
+    words = f"Taken back from the backup: {names(done['restored'])}."
     if done["set_aside"]:
         words += f" What had become of it is kept as {done['set_aside']}."
     return words

@@ -45,7 +45,7 @@ from provisioning.guest.common import (
 )
 from provisioning.guest.records import ON_VOLUME
 from provisioning.guest.services import refuse_user_units
-from provisioning.guest.words import BAR, command, lines_of, said, told
+from provisioning.guest.words import BAR, command, lines_of, name, said, told
 
 MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
@@ -251,7 +251,7 @@ def check_running(parameters: dict[str, Any], deadline: float) -> None:
         time.sleep(POLL_S)
     running, installed = started_from(pid), os.path.realpath(CURRENT)
     if not running.startswith(f"{installed}/"):
-        raise Fault(f"the gateway runs {running}, installed is {installed}: it was not restarted")
+        raise Fault(f"the gateway runs {name(running)}, installed is {installed}: it was not restarted")
 
 
 def started_from(pid: str) -> str:
@@ -439,7 +439,7 @@ def check_account(user: str, uid: int) -> None:
 
     said = ended(SSHD, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1", timeout_s=20)
     if said.returncode != 0:
-        raise Fault(f"sshd does not tell its configuration: {said.stderr.strip()[-300:]}")
+        raise Fault(f"sshd does not tell its configuration: {told(said.stderr, 300)}")
     found = ways_in(
         user,
         shell=pwd.getpwnam(user).pw_shell,

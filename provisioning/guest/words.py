@@ -67,6 +67,11 @@ def name(text: str) -> str:
     return plain_path(text) or said(text)
 
 
-def named(names: Iterable[str]) -> str:
+def names(items: Iterable[object]) -> str:
+    """Such names in a row."""
+    return ", ".join(name(str(item)) for item in items)
+
+
+def named(items: Iterable[str]) -> str:
     """A list of names that have the form that ours have, one a line; for a refusal."""
-    return "\n".join(f"  {name}" for name in names) or "  (none)"
+    return "\n".join(f"  {item}" for item in items) or "  (none)"

@@ -417,7 +417,7 @@ def test_a_gateway_of_the_old_code_is_told(quiet: Agent, monkeypatch: pytest.Mon
     monkeypatch.setattr(verify, "started_from", lambda _pid: "/opt/hermes/0.18.2/venv/bin/python")
     status, _, err = outcome(quiet, monkeypatch, api_server=False, dashboard=False)
     assert status == 1
-    assert "the gateway runs /opt/hermes/0.18.2/venv/bin/python" in err
+    assert "the gateway runs '/opt/hermes/0.18.2/venv/bin/python'" in err
 
 
 def test_a_question_asks_the_container_how_it_is_reached(
