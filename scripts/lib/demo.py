@@ -22,7 +22,7 @@ from lab.engine import Run, Span, pulumi
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab, LabError
 from provisioning.errors import ProvisioningError
-from provisioning.ssh import HostKey, SshTarget, connect
+from provisioning.ssh import Card, HostKey, SshTarget, connect
 from provisioning.talk import ask
 
 # The original design's cycle, in seconds: field by field what its create.sh and destroy.sh measured.
@@ -129,7 +129,8 @@ class Demo:
 
     def target(self, outputs: dict[str, Any]) -> SshTarget:
         key = HostKey.parse(outputs["sshHostKey"])
-        return SshTarget(outputs["address"], key, private_key_file=outputs["sshKeyFile"])
+        card = Card(f"CT {outputs['vmid']}", outputs["hardwareAddress"])
+        return SshTarget(outputs["address"], key, private_key_file=outputs["sshKeyFile"], card=card)
 
     def workspace_file(self, target: SshTarget, name: str) -> str:
         """The SHA-256 of a file in the agent's workspace, read by SSH."""
