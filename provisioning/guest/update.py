@@ -177,7 +177,9 @@ def answer_of(verb: str, answer: Any) -> dict[str, Any]:
     )
     if not proper:
         raise Refusal(f"state.py {verb} answered with something else than was asked for: {said(answer)}")
-    return found | {"backups": [each for each in found.get("backups", ()) if proper_backup(each)]}
+    if verb == "list":
+        return found | {"backups": [each for each in found["backups"] if proper_backup(each)]}
+    return found
 
 
 def proper_backup(each: Any) -> bool:
