@@ -316,7 +316,7 @@ def _token(pattern: str, rule: str, remedy: str) -> Callable[[SecretStr], Secret
     return check
 
 
-# The forms: hermes_cli/web_server.py of 0.19.0 asks for the same.
+# The forms: hermes_cli/web_server.py of 0.19.0 and 0.20.3 asks for the same.
 TelegramToken = Annotated[
     SecretStr,
     AfterValidator(
@@ -422,7 +422,7 @@ class McpServer(SettingsModel):
 
 
 _VARIABLES = {"environment", "secret_environment", "environment_files"}
-# What gateway/config.py and gateway/authz_mixin.py of 0.19.0 read.
+# What gateway/config.py and gateway/authz_mixin.py of 0.19.0 and 0.20.3 read.
 _MESSENGER_VARIABLES = {
     "telegram_token": "TELEGRAM_BOT_TOKEN",
     "telegram_allowed_users": "TELEGRAM_ALLOWED_USERS",

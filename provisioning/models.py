@@ -593,8 +593,8 @@ RESERVED_ENVIRONMENT = {
 def document_place(name: str) -> tuple[Literal["hermes", "working"], str]:
     """Where a document lies: in HERMES_HOME or in the working directory, and its path there.
 
-    Hermes 0.19.0 reads SOUL.md from HERMES_HOME alone (agent/prompt_builder.py, load_soul_md) and the two memories
-    from HERMES_HOME/memories (tools/memory_tool.py); AGENTS.md and whatever else from the working directory.
+    Hermes (0.19.0, 0.20.3) reads SOUL.md from HERMES_HOME alone (agent/prompt_builder.py, load_soul_md) and the two
+    memories from HERMES_HOME/memories (tools/memory_tool.py); AGENTS.md and whatever else from the working directory.
     """
     if name == "SOUL.md":
         return "hermes", name

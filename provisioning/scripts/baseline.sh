@@ -131,7 +131,7 @@ Match all"
   mv "$place.new" "$place"
   if ! /usr/sbin/sshd -t; then
     rm "$place"
-    fail "sshd does not take its configuration (see above), so $AGENT_USER can't be kept out of it." \
+    fail "sshd does not take its configuration, so $AGENT_USER can't be kept out of it." \
       "Mend /etc/ssh/sshd_config and what it includes, then run again."
   fi
   # Sessions that are open stay open: this one is among them.

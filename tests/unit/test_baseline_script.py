@@ -1,0 +1,73 @@
+"""The packages of the baseline phase with their tools under control: each step fails once, read as a person would.
+
+Only that part of the script is run: what follows changes the machine that it runs on.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provisioning.job import LOG_TAIL_LINES
+from provisioning.models import BaselineInputs
+from provisioning.phases import render_baseline
+
+REASON = "the true reason, in its own words"
+# A home on a good disk, no account and no package yet; where the words in the file `fails` are in the call, it fails.
+ACTIONS = {
+    "findmnt": "echo ext4",
+    "stat": "echo 10000",
+    "getent": "exit 2",
+    "dpkg-query": "exit 1",
+    "dpkg": 'case "$*" in --audit) echo "half configured";; esac',
+    "apt-get": "",
+}
+STEPS = [
+    ("apt-get .*update", "the package lists can't be brought up to date."),
+    ("apt-get .* install ", "these packages can't be installed: ca-certificates git python3 ripgrep"),
+    ("dpkg --configure", "dpkg can't finish what an earlier run has begun."),
+]
+
+
+def run(root: Path, fails: str) -> str:
+    for folder in ("bin", "job"):
+        (root / folder).mkdir()
+    for name, action in ACTIONS.items():
+        path = root / "bin" / name
+        path.write_text(
+            f'#!/bin/sh\ncall="{name} $*"\n'
+            f"if printf '%s' \"$call\" | grep -qE '{fails}'; then echo '{REASON}' >&2; exit 7; fi\n{action}\n"
+        )
+        path.chmod(0o755)
+    for file in render_baseline(BaselineInputs()).files:
+        text = file.content.decode().replace("export PATH=", f"export PATH={root}/bin:")
+        if file.path == "main":
+            text = text.partition("# ---- account and folders")[0] + "check_home\ncheck_account\ninstall_packages\n"
+        (root / "job" / file.path).write_text(text)
+    done = subprocess.run(
+        ["bash", str(root / "job" / "main")],
+        env={"HP_JOB": str(root / "job"), "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return f"{done.stdout}{done.returncode}"
+
+
+def test_a_new_container_gets_its_packages(tmp_path: Path) -> None:
+    log = run(tmp_path, "nothing fails")
+    assert log.endswith("\n0"), log
+    assert "packages: installing ca-certificates git python3 ripgrep" in log
+
+
+@pytest.mark.parametrize(("fails", "what"), STEPS, ids=[fails for fails, _ in STEPS])
+def test_a_step_that_fails_ends_with_the_tools_own_words(tmp_path: Path, fails: str, what: str) -> None:
+    shown = run(tmp_path, fails).splitlines()
+    assert shown.pop() == "1"
+    shown = shown[-LOG_TAIL_LINES:]
+    assert what in shown[shown.index(REASON) + 1]
+    assert len(shown) > shown.index(REASON) + 2, "what to do stands behind it"
