@@ -30,7 +30,7 @@ from lab.instance import CACHE, CHECKOUT
 from lab.place import LabError
 from lab.runtime import RuntimeFault
 from lab.services.model import MODEL
-from lab.services.source import ensure_source
+from lab.services.source import SOURCE_CACHE, ensure_source
 from provisioning.errors import ProvisioningError
 from provisioning.guest.layout import python_of
 from provisioning.job import LargeFile, PayloadFile, sha256_of
@@ -442,7 +442,7 @@ def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
     releases_of(settings, options, None)
     if settings.cattle is None:
         raise TrialError(f"stack {options.stack} is no cattle")
-    source = ensure_source(CACHE / "lab-sources", say) if options.repository == "lab" else None
+    source = ensure_source(SOURCE_CACHE, say) if options.repository == "lab" else None
     key = secrets.token_urlsafe(32)
     with a_place() as folder:
         archive = None if options.backup is None else archive_of(options.backup, folder)

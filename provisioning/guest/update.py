@@ -72,6 +72,7 @@ RESTORE = "restore"
 STOPPING, STARTED_NEW = "stopping", "started"
 # A failed phase shows the last fifteen lines of its log: the reason and the outcome must be among them.
 SHOWN_LINES = 4
+SHOWN_PATHS = 8
 
 
 @dataclass(frozen=True)
@@ -614,7 +615,10 @@ def _give_back_data(subject: Subject, backup: str, version: str) -> str:
     done = subject.state("undo", backup, "--version", version)
     if not done["restored"]:
         return "The data had not been migrated and stayed as it is."
-    words = f"Taken back from the backup: {names(done['restored'])}."
+    # What lies at the top first: a release that gives up some of its skills moves a hundred files of them.
+    restored = sorted(map(str, done["restored"]), key=lambda path: path.count("/"))
+    more = f" and {len(restored) - SHOWN_PATHS} more" if len(restored) > SHOWN_PATHS else ""
+    words = f"Taken back from the backup: {names(restored[:SHOWN_PATHS])}{more}."
     if done["set_aside"]:
         words += f" What had become of it is kept as {done['set_aside']}."
     return words

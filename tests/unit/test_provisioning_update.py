@@ -221,3 +221,14 @@ def test_broken_at_any_step_of_a_bad_version_the_old_one_can_be_had_again(tmp_pa
         assert serves or "Going back was not completed" in str(ended)
         world.configure(OLD)
         as_before(world)
+
+
+def test_of_many_files_that_were_given_back_the_first_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As 0.20.3 does, which gives up some of 0.19.0's skills: a line of all of them would be cut before its end.
+    paths = [f"skills/gone/{number}/SKILL.md" for number in range(300)] + ["config.yaml", "state.db"]
+    answer = {"restored": paths, "set_aside": "20260101T000000Z-0.20.3-set-aside"}
+    monkeypatch.setattr(update.Subject, "state", lambda *_: answer)
+    words = update._give_back_data(world.subject(), "B", "0.20.3")
+    assert words.startswith("Taken back from the backup: config.yaml, state.db, skills/gone/0/SKILL.md")
+    assert " and 294 more. What had become of it is kept as 20260101T000000Z-0.20.3-set-aside." in words
+    assert len(words) < 400
