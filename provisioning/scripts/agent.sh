@@ -369,10 +369,12 @@ sweep() {
     if [ -L "$path" ] || [ ! -f "$path/install.json" ] && [ ! -f "$path/.building" ]; then continue; fi
     case ":$keep:" in *":$path:"*) continue ;; esac
     echo "agent: removing $path"
-    : >"$path/.building"
-    rm -f "$path/install.json"
-    rm -rf "$path"
+    # Under a name that this function looks for, should it be ended in the middle.
+    mv -T "$path" "$ROOT/.removed.new"
+    rm -rf "$ROOT/.removed.new"
   done
+  # Of an earlier version of this script: compiled code that the agent could write, for units that still read it.
+  grep --quiet '^CacheDirectory=hermes' "$unit" 2>/dev/null || rm -rf /var/cache/hermes
 }
 
 is_ours() {

@@ -161,6 +161,7 @@ class Machine:
             "STORE=/var/lib/hermes-provision/store\n": f"STORE={self.root}/store\n",
             "UPDATE=/var/lib/hermes-provision/update/from.json\n": f"UPDATE={self.root}/update.json\n",
             "/etc/systemd/system/": f"{self.root}/units/",
+            "rm -rf /var/cache/hermes\n": f"rm -rf {self.root}/compiled\n",
             "/var/tmp/hermes-build.": f"{self.root}/scratch.",  # noqa: S108 - it is replaced
             "/tmp/hermes-ask.": f"{self.root}/ask.",  # noqa: S108 - it is replaced
             'PATH="$SCRATCH/bin:': f'PATH="$SCRATCH/bin:{self.root}/bin:',
@@ -249,9 +250,17 @@ def test_a_run_that_was_ended_in_the_middle_is_done_again(machine: Machine) -> N
     other = machine.root / "opt" / "v0-left"
     other.mkdir()
     (other / ".building").touch()
+    # Of an earlier release of this program, and in use by its units until the configure phase has replaced them.
+    (machine.root / "compiled").mkdir()
+    (machine.root / "units").mkdir()
+    (machine.root / "units" / "hermes-gateway.service").write_text("CacheDirectory=hermes\n")
     assert machine.run().endswith("\n0")
     assert not (machine.build / "half").exists()
     assert not other.exists()
+    assert (machine.root / "compiled").exists()
+    (machine.root / "units" / "hermes-gateway.service").write_text("User=hermes\n")
+    assert machine.run().endswith("\n0")
+    assert not (machine.root / "compiled").exists()
 
 
 STEPS = [
