@@ -69,10 +69,12 @@ def jobs_and_a_manager_of_its_own(scene: Scene) -> None:
 @attack("bare-metal")
 def an_account_that_was_opened_by_hand(scene: Scene) -> None:
     """As a container of an earlier version has it: verify tells, and the next baseline closes it."""
-    scene.undo("rm -rf /home/hermes/.ssh")
+    scene.undo("rm -rf /home/hermes/.ssh; rm -f /etc/cron.allow /etc/at.deny; echo root >/etc/at.allow")
     key = planted_key(scene)
     scene.root(
-        "rm /etc/ssh/sshd_config.d/50-hermes-stack.conf /etc/cron.deny; systemctl reload ssh\n"
+        "rm /etc/ssh/sshd_config.d/50-hermes-stack.conf /etc/at.allow; systemctl reload ssh\n"
+        # Lists that an operator keeps: theirs count, and stay.
+        "printf '%s\\n' root hermes bob >/etc/cron.allow; printf '%s\\n' bob >/etc/at.deny\n"
         "usermod --shell /bin/bash hermes; systemctl unmask --quiet user@10000.service\n"
         "echo '* * * * * sleep 1' >/tmp/job; crontab -u hermes /tmp/job; loginctl enable-linger hermes"
     )
@@ -91,6 +93,7 @@ def an_account_that_was_opened_by_hand(scene: Scene) -> None:
     refused(scene, key)
     assert scene.root("pgrep -xfc 'sleep 6543' || true").strip() == "0"
     assert scene.root(JOBS) == ""
+    assert scene.root("cat /etc/cron.allow; echo; cat /etc/at.deny").split() == ["root", "bob", "bob", "hermes"]
     scene.proved()
 
 
