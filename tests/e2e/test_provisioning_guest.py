@@ -370,5 +370,6 @@ def test_no_secret_is_left_behind(guest: Guest) -> None:
         assert guest.shell(f"journalctl --no-pager | grep -cF '{secret}' || true").strip() == "0"
     assert guest.shell("ls -A /run/hermes-provision /var/lib/hermes-provision/jobs").split() == [
         "/run/hermes-provision:",
+        "last-started",  # the name of a job
         "/var/lib/hermes-provision/jobs:",
     ]
