@@ -163,10 +163,10 @@ close_manager() {
   local unit=user@$AGENT_UID.service
   rm -f "/var/lib/systemd/linger/$AGENT_USER"
   [ "$(systemctl is-enabled "$unit" 2>/dev/null || true)" != masked ] || return 0
-  systemctl mask --quiet "$unit"
-  # Sessions from before, of which a hostile agent may have left some.
+  # Sessions from before, of which a hostile agent may have left some. No other can begin: sshd and cron come first.
   systemctl stop "user-$AGENT_UID.slice"
   pkill -KILL --euid "$AGENT_UID" "^sshd" || true
+  systemctl mask --quiet "$unit"
 }
 
 make_folders() {
