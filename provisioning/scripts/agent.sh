@@ -223,6 +223,8 @@ build_interfaces() {
   mkdir -p "$CHECKOUT/hermes_cli/tui_dist"
   copy_from_nobody "$src/hermes_cli" web_dist "$CHECKOUT/hermes_cli"
   copy_from_nobody "$src/ui-tui/dist" entry.js "$CHECKOUT/hermes_cli/tui_dist"
+  # As ui-tui/package.json has it: else Node says at each start that it had to find out.
+  printf '{"type": "module"}\n' >"$CHECKOUT/hermes_cli/tui_dist/package.json"
   roots_alone "$CHECKOUT/hermes_cli/web_dist" "$CHECKOUT/hermes_cli/tui_dist"
 }
 
