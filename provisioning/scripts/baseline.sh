@@ -192,7 +192,5 @@ make_account
 close_ssh
 close_cron
 close_manager
-# Compiled code that an earlier version of this program let the agent's account keep; now it lies beside the code.
-rm -rf /var/cache/hermes
 make_folders
 echo "home: $HOME_DIR on $(findmnt --noheadings --output FSTYPE --target "$HOME_DIR" | tail -n 1), user $AGENT_USER ($AGENT_UID)"
