@@ -23,6 +23,8 @@ def environment(lab: Lab) -> dict[str, str]:
         "PULUMI_BACKEND_URL": lab.pulumi_state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(lab.passphrase_file),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # A plugin that is missing is an error: the engine would download it, compared with nothing.
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # The committed Pulumi.<stack>.yaml stay as they are: lab/stacks.py says why.
         "PULUMI_OPTION_CONFIG_FILE": str(lab.stack_config_file),
         "PATH": os.pathsep.join([*tools, *path]),
