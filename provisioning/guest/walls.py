@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -50,17 +51,13 @@ class Sources:
 
 def refuse_unsafe(sources: Sources) -> None:
     """Refusal that names every path which the agent can change, or which is not there."""
-    found = []
-    for path in (sources.home, *sources.folders):
+    found: dict[str, None] = {}
+    looks = [partial(opened, path, sources.account) for path in (sources.home, *sources.folders)]
+    for look in (*looks, partial(_state_directory, sources)):
         try:
-            os.close(opened(path, sources.account))
+            os.close(look())
         except Unsafe as unsafe:
-            found.append(str(unsafe))
-    if not found:
-        try:
-            os.close(_state_directory(sources))
-        except Unsafe as unsafe:
-            found.append(str(unsafe))
+            found[str(unsafe)] = None
     if found:
         raise Refusal("the container can't be given what it is to see:\n" + "\n".join(f"  {line}" for line in found))
 

@@ -109,12 +109,14 @@ def test_a_folder_that_the_agent_can_write_is_no_way_to_another(
 
 def test_what_is_missing_and_links_are_told_at_once(guest: Path) -> None:
     (guest / "link").symlink_to(guest / "media")
+    (guest / "home" / "hermes" / ".hermes").rmdir()
     said = refused("/fast", "/link/films", "/etc/file/x", "/home/hermes/.hermes")
     for words in (
         "/fast: there is no such folder",
         "/link is a symbolic link",
         "/etc/file/x: there is no such folder",
         "/home/hermes can be written by the agent",
+        "/home/hermes/.hermes: there is no such folder",
     ):
         assert words in said
 
