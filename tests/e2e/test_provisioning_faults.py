@@ -122,9 +122,9 @@ def test_a_network_that_loses_everything_for_a_while_is_survived(guest: Guest, m
 # ---- what is left behind ---------------------------------------------------------------------------------------------
 
 STEPS = (
-    "  write_final_paths\n",
-    '  rm -rf "$FINAL"\n',
-    '  mv -T "$BUILD" "$FINAL"\n',
+    '  roots_alone "$FINAL"\n',
+    '  mv "$FINAL/install.json.new" "$FINAL/install.json"\n',
+    '  rm "$FINAL/.building"\n',
     '  ln -sfn "$FINAL" "$ROOT/.wanted.new"\n',
     '  mv -T "$ROOT/.wanted.new" "$ROOT/wanted"\n',
     '  cp "$FINAL/install.json" "$HP_JOB/result.json"\n',
