@@ -2,8 +2,8 @@
 
     .cache/venv/bin/python -m tests.e2e.measure_updates [TIMES]
 
-Switches TIMES (4) between two builds of the same code in a container of the lab, and prints each stage's seconds,
-counted from the moment at which the services were told to stop.
+Switches TIMES (4) between upstream's two releases in a container of the lab (two builds of one where upstream's tree
+can't be had), and prints each stage's seconds, counted from the moment at which the services were told to stop.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from provisioning import BaselineInputs, render_baseline
+from lab.services.source import ensure_source
+from provisioning import BaselineInputs, Dashboard, render_baseline
 from tests.e2e.phase_guest import Guest, a_guest, made_of
 
-BUILD = "/opt/hermes/0.19.0"
-COMPILE = "-I -X pycache_prefix=/var/cache/hermes/pycache -m compileall -q -j 0"
 # What systemd and the services say, and which stage it ends.
 STAGES = {
-    "dashboard stopped": r"systemd.*Stopped hermes-dashboard",
     "gateway stopped": r"systemd.*Stopped hermes-gateway",
     "gateway started": r"systemd.*Started hermes-gateway",
-    "dashboard started": r"systemd.*Started hermes-dashboard",
-    "dashboard answers": r"HERMES_DASHBOARD_READY",
 }
 
 
@@ -37,29 +33,44 @@ def stages(journal: str) -> dict[str, float]:
     return {name: round(times[-1] - began, 1) for name, times in found.items() if times}
 
 
-def switch(guest: Guest, directory: str) -> None:
+def switch(guest: Guest, directory: str, version: str) -> None:
     now = guest.shell("date +%s").strip()
-    outputs = guest.run(guest.configure(agent_directory=directory))
-    journal = guest.shell(
-        f"journalctl --since @{now} --unit 'hermes-gateway' --unit 'hermes-dashboard' --output short-unix --no-pager"
-    )
+    outputs = guest.run(guest.configure(agent_directory=directory, dashboard=Dashboard(enabled=False)))
+    journal = guest.shell(f"journalctl --since @{now} --unit 'hermes-gateway' --output short-unix --no-pager")
     load = os.getloadavg()[0]
     told = ", ".join(f"{name} {seconds}" for name, seconds in stages(journal).items())
-    sys.stdout.write(f"offline {outputs['offline_seconds']} s (load {load:.1f} on {os.cpu_count()} cores): {told}\n")
+    sys.stdout.write(
+        f"to {version}: offline {outputs['offline_seconds']} s (load {load:.1f} on {os.cpu_count()} cores): {told}\n"
+    )
     sys.stdout.flush()
+
+
+def two_builds(guest: Guest) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Folder and version of the build that runs and of another: upstream's two releases, or one of them twice."""
+    source = guest.source
+    releases = (source.previous, source.newest) if source.previous is not None else (source.newest,)
+    found = []
+    for release in releases:
+        given = {"git_tag": release.tag, "git_commit": release.commit, "version": release.version}
+        directory = str(guest.run(guest.agent(source="git", **given))["directory"])
+        found.append((directory, release.version))
+        if len(found) == 1:
+            guest.run(guest.configure(agent_directory=directory, dashboard=Dashboard(enabled=False)))
+    if len(found) == 1:
+        found.append((made_of(guest.shell, found[0][0], "0.19.5", {}), "0.19.5"))
+    return found[0], found[1]
 
 
 def main() -> None:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 4
-    with tempfile.TemporaryDirectory(prefix="measure-updates-") as folder, a_guest(Path(folder)) as guest:
+    with (
+        tempfile.TemporaryDirectory(prefix="measure-updates-") as folder,
+        a_guest(Path(folder), of=ensure_source) as guest,
+    ):
         guest.run(render_baseline(BaselineInputs()))
-        guest.run(guest.agent())
-        guest.run(guest.configure())
-        other = made_of(guest.shell, BUILD, "0.19.5", {})
-        # As agent.sh does with a new build.
-        guest.shell(f"runuser -u hermes -- {other}/venv/bin/python {COMPILE} {other}/venv/lib", timeout_s=900)
+        first, second = two_builds(guest)
         for number in range(times):
-            switch(guest, BUILD if number % 2 else other)
+            switch(guest, *(first if number % 2 else second))
 
 
 if __name__ == "__main__":

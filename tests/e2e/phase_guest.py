@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from lab.bench import Bench, a_bench
 from lab.services.releases import Release
-from lab.services.source import SOURCE_CACHE, Source, ensure_standin
+from lab.services.source import SOURCE_CACHE, Log, Source, ensure_standin
 from lab.template import DEBIAN
 from provisioning import (
     AgentInputs,
@@ -122,9 +122,14 @@ class Guest(Bench):
 
 
 @contextlib.contextmanager
-def a_guest(state: Path, home: str = HOME, debian: int = DEBIAN) -> Iterator[Guest]:
-    """A lab in the folder `state`, its container running with the volume at `home`; ended with the block."""
-    source = ensure_standin(SOURCE_CACHE, lambda _: None)
+def a_guest(
+    state: Path, home: str = HOME, debian: int = DEBIAN, *, of: Callable[[Path, Log], Source] = ensure_standin
+) -> Iterator[Guest]:
+    """A lab in the folder `state`, its container running with the volume at `home`; ended with the block.
+
+    `of`: makes the repository that it installs from.
+    """
+    source = of(SOURCE_CACHE, lambda _: None)
     make = partial(Guest, source=source, debian=debian)
     with a_bench(make, state, home, model_key=MODEL_KEY, repository=source.repository) as guest:
         yield guest

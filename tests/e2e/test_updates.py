@@ -1,28 +1,81 @@
-"""Another version of the agent in a real container: what it keeps, what it takes back; backups by hand.
+"""Another release of the agent in a real container: what it keeps, what it takes back; backups by hand.
 
 Needs root on a machine where the lab can run containers (scripts/lab); it makes a lab of its own and removes it.
 
-The tests tell one story, in this order: each finds the container as the one before has left it. The versions are
-0.18.2 and 0.19.0 of the package index, whose databases differ (schemas 19 and 22 of `hermes_state.py`), and a broken
-one made of 0.19.0. One that does not start at all: test_stacks.py.
+The tests tell one story, in this order: each finds the container as the one before has left it. The releases are
+upstream's own, 0.19.0 and 0.20.3; where upstream's tree can't be had, 0.18.2 and 0.19.0 of the package index. The
+broken ones are made of the newer one. One that does not start at all: test_stacks.py.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import yaml
 
-from provisioning import ApiServer, BaselineInputs, PhaseFailed, PhasePlan, render_baseline, run_phase
+from lab.services.source import ensure_source
+from provisioning import ApiServer, BaselineInputs, Dashboard, PhaseFailed, PhasePlan, render_baseline, run_phase
 from tests.e2e.phase_guest import Guest, backups_plan, made_of, needs_root, run_cut
 
 pytestmark = needs_root
 
+SOURCE = ensure_source
 HOME = "/home/hermes"
 BACKUPS = f"{HOME}/.hermes-stack/backups"
-THEIRS = "# my words\nagent:\n  max_turns: 7\n"
+THEIRS = """\
+# My own words about this agent
+agent:
+  max_turns: 7   # enough
+display:
+  background_process_notifications: all
+delegation: {max_iterations: 50, max_concurrent_children: 4}   # the first was the default
+mine: "kept"
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two releases: inputs of the agent phase, versions, and the schemas of state.db."""
+
+    old: dict[str, str]
+    new: dict[str, str]
+    versions: tuple[str, str]
+    databases: tuple[int, int]
+    migrated: dict[str, Any]
+    """What becomes of THEIRS; nothing where it is not known."""
+
+    @property
+    def before(self) -> str:
+        return self.versions[0]
+
+    @property
+    def after(self) -> str:
+        return self.versions[1]
+
+
+@pytest.fixture(scope="module")
+def pair(guest: Guest) -> Pair:
+    if guest.source.kind == "stand-in":
+        # `hermes_state.py` of both: 19 and 22.
+        first, second = {"source": "pypi", "version": "0.18.2"}, {"source": "pypi", "version": "0.19.0"}
+        return Pair(first, second, ("0.18.2", "0.19.0"), (19, 22), {})
+    newest, previous = guest.source.newest, guest.source.previous
+    assert previous is not None
+    old, new = (
+        {"source": "git", "git_tag": each.tag, "git_commit": each.commit, "version": each.version}
+        for each in (previous, newest)
+    )
+    # facts hermes 0.20, 5 and 6: the migrations 34 to 37, and the schemas of state.db.
+    migrated = {
+        "_config_version": 37,
+        "display": {"background_process_notifications": "concise"},
+        "delegation": {"max_iterations": 250, "max_concurrent_children": 4},
+    }
+    return Pair(old, new, (previous.version, newest.version), (22, 26), migrated)
 
 
 def ask(guest: Guest, path: str) -> Any:
@@ -47,13 +100,17 @@ def sessions(guest: Guest) -> set[str]:
 
 
 def remembered(guest: Guest, version: str) -> str:
-    status, out, err = guest.verify(version=version, api_server=True, prompt="what do you remember?", expect="")
+    status, out, err = guest.verify(
+        version=version, api_server=True, dashboard=False, prompt="what do you remember?", expect=""
+    )
     assert status == 0, err
     return str(json.loads(out)["answer"])
 
 
 def remember(guest: Guest, version: str, what: str) -> None:
-    status, _, err = guest.verify(version=version, api_server=True, prompt=f"remember: {what}", expect="Entry added")
+    status, _, err = guest.verify(
+        version=version, api_server=True, dashboard=False, prompt=f"remember: {what}", expect="Entry added"
+    )
     assert status == 0, err
 
 
@@ -77,48 +134,33 @@ def pids(guest: Guest) -> str:
 
 
 def switch_to(guest: Guest, directory: str) -> PhasePlan:
-    return guest.configure(agent_directory=directory, api_server=ApiServer(enabled=True))
+    """Without the dashboard, whose interface would have to be built; no backup is removed before the story ends."""
+    return guest.configure(
+        agent_directory=directory,
+        api_server=ApiServer(enabled=True),
+        dashboard=Dashboard(enabled=False),
+        backups_kept=20,
+    )
 
 
-def test_an_update_takes_sessions_and_memories_along(guest: Guest) -> None:
-    guest.run(render_baseline(BaselineInputs()))
-    guest.run(guest.agent(version="0.18.2"))
-    guest.run(switch_to(guest, "/opt/hermes/0.18.2"))
-    remember(guest, "0.18.2", "the cat is called Miez")
-    guest.shell(f"runuser -u hermes -- sh -c 'printf %s \"$1\" >{HOME}/.hermes/config.yaml' sh '{THEIRS}'")
-    before = sessions(guest)
-    assert before
-    assert schema(guest) == 19
-
-    # Built beside: nothing of the old one stops for it.
-    old = pids(guest)
-    assert guest.run(guest.agent())["directory"] == "/opt/hermes/0.19.0"
-    assert pids(guest) == old
-    assert health(guest) == "0.18.2"
-
-    outputs = run_cut(guest, switch_to(guest, "/opt/hermes/0.19.0"), "update: backed up", "services: ")
-    assert health(guest) == "0.19.0"
-    assert outputs["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
-    assert isinstance(outputs["offline_seconds"], float)
-    assert sessions(guest) >= before
-    assert "Miez" in remembered(guest, "0.19.0")
-    assert schema(guest) == 22
-    assert guest.shell(f"cat {HOME}/.hermes/config.yaml") == THEIRS
-
-    # The backup holds what was before, for its owner alone.
-    (made,) = backups(guest)
-    assert made["version"] == "0.18.2"
-    assert schema(guest, f"{BACKUPS}/{made['name']}/data/state.db") == 19
-    assert guest.shell(f"stat -c %U:%a {BACKUPS} {BACKUPS}/{made['name']}").split() == ["hermes:700", "hermes:700"]
-    assert guest.shell("readlink /opt/hermes/current /opt/hermes/previous").split() == [
-        "/opt/hermes/0.19.0",
-        "/opt/hermes/0.18.2",
-    ]
-    assert guest.run(switch_to(guest, "/opt/hermes/0.19.0"))["restarted"] == []
+def theirs(guest: Guest) -> str:
+    return guest.shell(f"cat {HOME}/.hermes/config.yaml")
 
 
-# Starts, brings the database and the configuration into a form that 0.19.0 does not understand, and then can't answer.
-MIGRATES = """import asyncio
+def cron_jobs(guest: Guest) -> str:
+    return guest.shell("cd / && hermes cron list --all")
+
+
+def journal_mode(guest: Guest) -> str:
+    """By the header of the file: bytes 18 and 19 are 2 in WAL, 1 in any other mode (SQLite's file format, 1.3.3)."""
+    return guest.shell(f"head -c 20 {HOME}/.hermes/state.db | tail -c 2 | od -An -tu1").split()[0]
+
+
+PROMPT = 'async def _handle_chat_completions(self, request: "web.Request") -> "web.Response":\n'
+NO_ANSWER = f'{PROMPT}        return web.json_response({{"error": "no such luck"}}, status=500)\n'
+# Starts, and brings the database and the configuration into a form that no release understands.
+MIGRATES = """
+import asyncio
 import os, sqlite3
 _home = os.environ["HERMES_HOME"]
 with sqlite3.connect(os.path.join(_home, "state.db")) as _database:
@@ -128,8 +170,6 @@ with sqlite3.connect(os.path.join(_home, "state.db")) as _database:
 with open(os.path.join(_home, "config.yaml"), "w") as _stream:
     _stream.write("_config_version: 99\\n")
 """
-PROMPT = 'async def _handle_chat_completions(self, request: "web.Request") -> "web.Response":\n'
-NO_ANSWER = f'{PROMPT}        return web.json_response({{"error": "no such luck"}}, status=500)\n'
 
 
 def refused(guest: Guest, plan: PhasePlan) -> str:
@@ -138,68 +178,210 @@ def refused(guest: Guest, plan: PhasePlan) -> str:
     return str(failed.value)
 
 
-def test_what_a_failed_version_migrated_is_given_back_and_its_own_is_kept(guest: Guest) -> None:
+@pytest.fixture(scope="module")
+def built(guest: Guest, pair: Pair) -> tuple[str, str]:
+    """The folders of both: the old one in use, with sessions, a memory, a cron job and a config.yaml of the user's."""
+    guest.run(render_baseline(BaselineInputs()))
+    old = str(guest.run(guest.agent(**pair.old))["directory"])
+    guest.run(switch_to(guest, old))
+    remember(guest, pair.before, "the cat is called Miez")
+    guest.shell(f"runuser -u hermes -- sh -c 'cat >{HOME}/.hermes/config.yaml'", stdin=THEIRS.encode())
+    guest.shell("cd / && hermes cron create 'every 30d' 'say hello' --name greeting --deliver local")
+    assert schema(guest) == pair.databases[0]
+    # Built beside: nothing of the old one stops for it.
+    running = pids(guest)
+    new = str(guest.run(guest.agent(**pair.new))["directory"])
+    assert pids(guest) == running
+    assert health(guest) == pair.before
+    return old, new
+
+
+def test_a_release_that_fails_its_proof_is_taken_back_with_the_old_data(
+    guest: Guest, pair: Pair, built: tuple[str, str]
+) -> None:
     before = sessions(guest)
-    edits = {
-        "gateway/run.py": ("import asyncio\n", MIGRATES),
-        "gateway/platforms/api_server.py": (PROMPT, NO_ANSWER),
-    }
-    told = refused(guest, switch_to(guest, made_of(guest.shell, "/opt/hermes/0.19.0", "0.19.8", edits)))
+    assert before
+    # The true release, with all its migrations; it only can't answer.
+    edits = {"gateway/platforms/api_server.py": (PROMPT, NO_ANSWER)}
+    told = refused(guest, switch_to(guest, made_of(guest.shell, built[1], "0.99.1", edits)))
     assert "no such luck" in told
-    assert "Taken back from the backup: config.yaml, state.db." in told
-    assert health(guest) == "0.19.0"
-    assert schema(guest) == 22
+    assert "Taken back from the backup: " in told
+    assert "state.db" in told
+    assert health(guest) == pair.before
+    assert schema(guest) == pair.databases[0]
     assert sessions(guest) >= before
-    assert "Miez" in remembered(guest, "0.19.0")
-    assert guest.shell(f"cat {HOME}/.hermes/config.yaml") == THEIRS
+    assert theirs(guest) == THEIRS
+    assert "greeting" in cron_jobs(guest)
+    assert "Miez" in remembered(guest, pair.before)
     aside = next(each for each in backups(guest) if each["partial"])
     assert aside["name"] in told
-    assert schema(guest, f"{BACKUPS}/{aside['name']}/data/state.db") == 99
+    assert schema(guest, f"{BACKUPS}/{aside['name']}/data/state.db") == pair.databases[1]
+    assert guest.shell("readlink /opt/hermes/current").strip() == built[0]
 
 
-def test_a_reboot_in_the_middle_is_cleared_up_when_the_version_is_set_back(guest: Guest) -> None:
-    before = sessions(guest)
+def test_an_update_takes_everything_along(guest: Guest, pair: Pair, built: tuple[str, str]) -> None:
+    before, mode = sessions(guest), journal_mode(guest)
+    outputs = run_cut(guest, switch_to(guest, built[1]), "update: backed up", "services: ")
+    assert health(guest) == pair.after
+    assert outputs["restarted"] == ["hermes-gateway.service"]
+    assert isinstance(outputs["offline_seconds"], float)
+    assert sessions(guest) >= before
+    assert "Miez" in remembered(guest, pair.after)
+    assert "greeting" in cron_jobs(guest)
+    assert schema(guest) == pair.databases[1]
+    # Its databases were WAL, and stay so; no release changes that of a database that is there (facts hermes 0.20, 6).
+    assert journal_mode(guest) == mode == "2"
+    now = theirs(guest)
+    if pair.migrated:
+        assert yaml.safe_load(now) == {**yaml.safe_load(THEIRS), **pair.migrated}
+        assert guest.shell(f"cat {HOME}/.hermes-stack/replaced/config.yaml.*") == THEIRS
+    for words in ("# My own words about this agent\n", "7   # enough\n", "# the first was the default", 'mine: "kept"'):
+        assert words in now
+
+    # The backup holds what was before, for its owner alone.
+    made = next(each for each in backups(guest) if not each["partial"])
+    assert made["version"] == pair.before
+    assert schema(guest, f"{BACKUPS}/{made['name']}/data/state.db") == pair.databases[0]
+    assert guest.shell(f"stat -c %U:%a {BACKUPS} {BACKUPS}/{made['name']}").split() == ["hermes:700", "hermes:700"]
+    assert guest.shell("readlink /opt/hermes/current /opt/hermes/previous").split() == [built[1], built[0]]
+    assert guest.run(switch_to(guest, built[1]))["restarted"] == []
+
+
+def test_a_reboot_in_the_middle_is_cleared_up_when_the_version_is_set_back(
+    guest: Guest, pair: Pair, built: tuple[str, str]
+) -> None:
+    before, mine = sessions(guest), theirs(guest)
+    broken = made_of(guest.shell, built[1], "0.99.2", {"gateway/run.py": ("\nimport asyncio\n", MIGRATES)})
 
     def die(line: str) -> None:
         if line.startswith(("services:", "home:")):
             raise ConnectionAbortedError(line)
 
     with pytest.raises(ConnectionAbortedError):
-        run_phase(guest.target(), switch_to(guest, "/opt/hermes/0.19.8"), on_line=die, timeout_s=300)
+        run_phase(guest.target(), switch_to(guest, broken), on_line=die, timeout_s=300)
     guest.runtime.kill(guest.spec)
     guest.up()
-    # The state that the engine has still says 0.19.0, so what tells is the agent phase, which runs anew.
-    installed = guest.run(guest.agent())
-    assert installed["directory"] == "/opt/hermes/0.19.0"
+    # The state that the engine has still tells of the release before; what tells is the agent phase, which runs anew.
+    installed = guest.run(guest.agent(**pair.new))
+    assert installed["directory"] == built[1]
     guest.run(
         guest.configure(
             agent_directory=installed["directory"],
             unfinished_update=installed["unfinished_update"],
             api_server=ApiServer(enabled=True),
+            dashboard=Dashboard(enabled=False),
+            backups_kept=20,
         )
     )
-    assert "Miez" in remembered(guest, "0.19.0")
-    assert health(guest) == "0.19.0"
-    assert schema(guest) == 22
+    assert "Miez" in remembered(guest, pair.after)
+    assert health(guest) == pair.after
+    assert schema(guest) == pair.databases[1]
     assert sessions(guest) >= before
-    assert guest.shell(f"cat {HOME}/.hermes/config.yaml") == THEIRS
-    assert guest.shell("readlink /opt/hermes/current").strip() == "/opt/hermes/0.19.0"
+    assert theirs(guest) == mine
+    assert guest.shell("readlink /opt/hermes/current").strip() == built[1]
     notes = f"{HOME}/.hermes-stack/update.json /var/lib/hermes-provision/update"
     assert guest.shell(f"ls -d {notes} 2>/dev/null || true") == ""
-    assert "unfinished_update" not in guest.run(guest.agent())
+    assert "unfinished_update" not in guest.run(guest.agent(**pair.new))
 
 
-def test_back_to_a_backup_by_hand(guest: Guest) -> None:
+LOOKED_UP = """
+import json, sys
+from agent.skill_utils import get_disabled_skill_names, get_external_skills_dirs
+from hermes_cli.config import load_config
+from tools.website_policy import load_website_blocklist
+pinned = load_config()
+json.dump({"timezone": pinned.get("timezone"), "disabled": sorted(get_disabled_skill_names()),
+           "dirs": list(map(str, get_external_skills_dirs())), "blocked": load_website_blocklist().get("enabled"),
+           "number": pinned.get("_config_version")}, sys.stdout)
+"""
+NOT_PINNED = {
+    "timezone": "Europe/Berlin",
+    "skills": {"disabled": ["dogfood"], "external_dirs": [f"{HOME}/workspace"]},
+    "security": {"website_blocklist": {"enabled": True, "domains": ["example.org"]}},
+}
+
+
+def test_what_the_release_does_of_its_own_accord_is_met(guest: Guest, pair: Pair, built: tuple[str, str]) -> None:
+    if guest.source.kind == "stand-in":
+        pytest.skip("these are ways of 0.20.3, of which the stand-in has nothing")
+    # A key alone opens its API, ENABLED counts for nothing, and both are the agent's to write (facts hermes 0.20, 3).
+    theirs_on = "API_SERVER_ENABLED=true\nAPI_SERVER_KEY=0123456789abcdef0123456789abcdef\n"
+    guest.shell(f"runuser -u hermes -- sh -c 'cat >{HOME}/.hermes/.env'", stdin=theirs_on.encode())
+    closed = guest.configure(
+        agent_directory=built[1],
+        api_server=ApiServer(enabled=False),
+        dashboard=Dashboard(enabled=False),
+        backups_kept=20,
+        settings=NOT_PINNED,
+    )
+    guest.run(closed)
+    status, _, err = guest.verify(
+        version=pair.after, dashboard=False, prompt="reply with the word heron", expect="heron"
+    )
+    assert status == 0, err
+    listening = guest.shell("ss --no-header --listening --tcp --numeric | awk '{print $4}'").split()
+    assert not [address for address in listening if address.endswith(":8642")]
+
+    # What WITHOUT_EFFECT of components/declaration.py says. A release that honours one of them ends up here.
+    python = f"{built[1]}/venv/bin/python"
+    as_agent = f"cd / && runuser -u hermes -- env HERMES_HOME={HOME}/.hermes PYTHONDONTWRITEBYTECODE=1"
+    found = json.loads(guest.shell(f"{as_agent} {python} -P -c {shlex.quote(LOOKED_UP)}").strip().rpartition("\n")[2])
+    assert found == {"timezone": "Europe/Berlin", "disabled": [], "dirs": [], "blocked": False, "number": 37}
+
+    # A first start by root would delete all compiled code of a checkout with its .git (facts hermes 0.20, 1).
+    count = f"find {built[1]}/hermes-agent -name __pycache__ | wc -l"
+    compiled = int(guest.shell(count))
+    assert compiled > 100
+    guest.shell("cd / && hermes sessions list")
+    assert int(guest.shell(count)) == compiled
+    assert guest.shell(f"ls -d {built[1]}/hermes-agent/.git 2>/dev/null || true") == ""
+
+    # A new home's databases are in another mode than an old one's.
+    script = 'set -e; export HERMES_HOME=$(mktemp -d); "$@" >&2; head -c 20 "$HERMES_HOME/state.db" | od -An -tu1'
+    hermes = f"{python} {built[1]}/hermes-agent/hermes sessions list"
+    header = guest.shell(f"cd / && runuser -u hermes -- sh -c {shlex.quote(script)} sh {hermes}")
+    assert header.split()[18] == "1"
+
+    # `import` and `setup` start a user's gateway unasked (facts hermes 0.20, 6).
+    for command in ("import /nowhere.zip", "setup --non-interactive"):
+        said = guest.shell(f"cd / && hermes {command} 2>&1; echo status $?")
+        assert "belongs to the stack" in said
+        assert said.endswith("status 1\n")
+    units = f"{HOME}/.config/systemd/user"
+    guest.shell(f"runuser -u hermes -- sh -c 'mkdir -p {units} && echo [Service] >{units}/hermes-gateway.service'")
+    assert "the home holds 1 units of its own" in refused(guest, closed)
+    guest.shell(f"runuser -u hermes -- rm -r {HOME}/.config/systemd {HOME}/.hermes/.env")
+    guest.run(switch_to(guest, built[1]))
+
+
+def test_back_to_a_backup_by_hand(guest: Guest, pair: Pair) -> None:
     made = run_cut(guest, backups_plan("make"), "backed up: ")
     assert str(made["path"]).startswith(f"{BACKUPS}/")
-    remember(guest, "0.19.0", "the dog is called Rex")
+    remember(guest, pair.after, "the dog is called Rex")
     done = run_cut(guest, backups_plan("restore", "latest"), "restore: the present state is kept")
     assert done["restored"] == made["name"]
-    now = remembered(guest, "0.19.0")
+    now = remembered(guest, pair.after)
     assert "Miez" in now
     assert "Rex" not in now
     # The state from before the restore is a backup, too.
     guest.run(backups_plan("restore", str(done["safety"])))
-    assert "Rex" in remembered(guest, "0.19.0")
+    assert "Rex" in remembered(guest, pair.after)
     with pytest.raises(PhaseFailed, match=r"there is no backup 2020; nothing was changed"):
         guest.run(backups_plan("restore", "2020"))
+
+
+def test_back_to_the_release_before_with_the_data_of_then(guest: Guest, pair: Pair, built: tuple[str, str]) -> None:
+    then = next(each for each in backups(guest) if each["version"] == pair.before and not each["partial"])
+    # The agent phase keeps what the last update came from.
+    assert guest.run(guest.agent(**pair.old))["directory"] == built[0]
+    guest.run(switch_to(guest, built[0]))
+    guest.run(backups_plan("restore", str(then["name"])))
+    assert health(guest) == pair.before
+    assert schema(guest) == pair.databases[0]
+    assert theirs(guest) == THEIRS
+    assert "greeting" in cron_jobs(guest)
+    now = remembered(guest, pair.before)
+    assert "Miez" in now
+    assert "Rex" not in now
+    check = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('PRAGMA integrity_check').fetchone()[0])"
+    assert guest.shell(f"runuser -u hermes -- python3 -c {shlex.quote(check)} {HOME}/.hermes/state.db").strip() == "ok"
