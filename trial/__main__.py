@@ -373,7 +373,8 @@ class Trial:
         if gone := lost(before, after):
             self._no(*gone)
             return None
-        held = f"{len(before.sessions)} sessions, {before.messages} messages, {len(before.memories)} memories"
+        memories = sum(path.startswith("memories/") for path in before.memories)
+        held = f"{len(before.sessions)} sessions, {before.messages} messages, {memories} memories"
         self.verdict.proved.append(f"kept: {held}, {len(before.cron)} cron jobs")
         return str(updated["backup"])
 
