@@ -368,7 +368,8 @@ sweep() {
   [ ! -f "$unit" ] || keep+=:$(sed -n 's|^Environment=VIRTUAL_ENV=\([^ ]*\)/venv .*|\1|p' "$unit")
   [ ! -f "$UPDATE" ] || keep+=:$(python3 -I -c 'import json, sys; print(json.load(open(sys.argv[1]))["directory"])' "$UPDATE")
   for path in "$ROOT"/*; do
-    if [ -L "$path" ] || [ ! -f "$path/install.json" ] && [ ! -f "$path/.building" ]; then continue; fi
+    [ ! -L "$path" ] || continue
+    [ -f "$path/install.json" ] || [ -f "$path/.building" ] || continue
     case ":$keep:" in *":$path:"*) continue ;; esac
     echo "agent: removing $path"
     # Under a name that this function looks for, should it be ended in the middle.
@@ -389,6 +390,7 @@ if [ -f "$FINAL/install.json" ] && ! is_ours "$FINAL"; then
 fi
 CHECKOUT=$FINAL/hermes-agent
 if is_ours "$FINAL"; then
+  rm -f "$FINAL/.building"
   echo "agent: $FINAL is complete"
 else
   build

@@ -223,6 +223,20 @@ def test_a_checkout_is_installed_and_written_down(machine: Machine) -> None:
     assert not (machine.root / "calls").exists()
 
 
+def test_a_run_that_was_ended_right_before_its_end_is_complete(machine: Machine) -> None:
+    assert machine.run().endswith("\n0")
+    (machine.build / ".building").touch()
+    assert "is complete" in machine.run()
+    # The links lead to it as before, and are no builds of their own.
+    assert (machine.root / "opt" / "wanted").resolve() == machine.build
+    assert not (machine.build / ".building").exists()
+    (machine.root / "opt" / "current").symlink_to(machine.build)
+    (machine.build / ".building").touch()
+    machine.commit_files({"README.md": "a newer one\n"}, "v2")
+    assert machine.run(git_tag="v2").endswith("\n0")
+    assert (machine.root / "opt" / "current").is_symlink()
+
+
 def test_the_web_interface_is_built_beside_and_copied(machine: Machine) -> None:
     log = machine.run(web_ui="build")
     assert log.endswith("\n0"), log
