@@ -20,7 +20,7 @@ import yaml
 
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab, LabError
-from lab.services.standin import VERSION
+from lab.services.releases import PINNED
 
 PROJECT = "hermes-homelab"
 STACKS = ("pet", "cattle")
@@ -38,9 +38,9 @@ def stack_values(lab: Lab) -> dict[str, object]:
         "template": ready.template,
         "agentModelUrl": ready.model_url,
         "agentModel": ready.model,
-        "agentSource": "pypi",
+        "agentSource": "git",
         "agentApi": True,  # a prompt by the API takes a second, by the command line four: the demo sends several
-        "agentVersion": VERSION,
+        "agentVersion": ready.source_version or PINNED[0].version,
     }
     if ready.subnet is not None:
         network = ipaddress.IPv4Network(ready.subnet)
@@ -49,9 +49,10 @@ def stack_values(lab: Lab) -> dict[str, object]:
         values["cattleNameserver"] = ready.gateway
     if ready.source_url is not None:
         values["agentRepository"] = ready.source_url
-        # Those of the same version, to change agentSource alone.
-        values["agentTag"] = ready.source_previous_tag or ready.source_tag
-        values["agentCommit"] = ready.source_previous_commit or ready.source_commit
+        values["agentTag"] = ready.source_tag
+        values["agentCommit"] = ready.source_commit
+        # As Pulumi.cattle.yaml has it: to build the web interface takes a minute each time that the cattle is made.
+        values["agentDashboard"] = False
     if ready.node_ssh_port is not None and ready.node_ssh_host_key is not None:
         # The API's host is loopback, as is the node's SSH server; its root knows the lab's key.
         values["nodeSshPort"] = ready.node_ssh_port

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from lab.daemon import offer_templates, volid_of
 from lab.environment import environment, export_lines
 from lab.instance import Lab, LabError, Ready, write_secret
 from lab.simulated import SimulatedRuntime
+from lab.stacks import stack_values
 from lab.template import Recipe, Template, apt_options_from_dump, mirrors_from_sources, sources_file
 
 
@@ -174,3 +176,20 @@ def test_the_storage_lists_what_was_built_and_what_people_put_there(lab: Lab, tm
     ]
     assert (folder / newer.archive.name).read_text() == newer.archive.name
     assert volid_of(newer) == "local:vztmpl/debian-13-standard_13.1-1_amd64.tar.zst"
+
+
+@pytest.mark.parametrize("kind", ["upstream", "stand-in"])
+def test_the_stacks_install_the_newest_release_that_the_lab_serves(lab: Lab, kind: str) -> None:
+    url = "git://10.64.5.1:9418/hermes-agent.git"
+    said = replace(ready(lab), source_kind=kind, source_url=url, source_version="1.2")
+    lab.say_ready(replace(said, source_tag="v1.2", source_commit="c" * 40))
+    values = stack_values(lab)
+    found = [values[key] for key in ("agentSource", "agentRepository", "agentVersion", "agentTag", "agentCommit")]
+    assert found == ["git", url, "1.2", "v1.2", "c" * 40]
+
+
+def test_the_stacks_of_a_lab_without_containers_name_the_products_release(lab: Lab) -> None:
+    lab.say_ready(replace(ready(lab), containers=False))
+    values = stack_values(lab)
+    assert (values["agentSource"], values["agentVersion"]) == ("git", "0.20.3")
+    assert "agentRepository" not in values
