@@ -35,6 +35,6 @@ def test_the_agent_is_installed_answers_and_stays_in_its_sandbox(guest: Guest) -
     status, _, said = guest.verify(**told, prompt=prompt, expect="Done. The tool said")
     assert status == 0, said
     assert guest.shell("cat /home/hermes/workspace/let").split() == [".hermes", "workspace"]
-    assert guest.shell("systemctl --failed --plain --no-legend") == ""
+    assert guest.shell("systemctl list-units --failed --plain --no-legend 'hermes-*' 'ssh*'") == ""
     # A second run changes nothing.
     assert guest.run(configure)["restarted"] == []
