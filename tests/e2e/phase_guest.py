@@ -66,8 +66,8 @@ class Guest(Bench):
 
     @property
     def release(self) -> Release:
-        """The release that is installed from git: 0.19.0, as from the package index."""
-        return self.source.previous or self.source.newest
+        """The release that is installed from git: the newest of the repository that is served."""
+        return self.source.newest
 
     def target(self) -> SshTarget:
         key = wait_for_ssh(self.address, private_key_file=str(self.key), timeout_s=60, on_line=lambda _: None)

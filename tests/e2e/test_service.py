@@ -15,12 +15,15 @@ import pytest
 import tenacity
 from pydantic import SecretStr
 
+from lab.services.source import ensure_source
 from provisioning import BaselineInputs, ConfigureInputs, ModelEndpoint, PhaseFailed, render_baseline, render_configure
 from provisioning.phases import PhasePlan, systemd_quote
 from provisioning.ssh import connect
 from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 
 pytestmark = needs_root
+
+SOURCE = ensure_source
 
 ACCOUNT = {"user": "agent", "group": "agents", "uid": 12345, "gid": 12346}
 MOUNT_PATH = "/srv/agent"  # of the guest of this module (conftest.py)
@@ -41,6 +44,7 @@ def configured(guest: Guest, **more: Any) -> PhasePlan:
 
 def proved(guest: Guest, **more: Any) -> dict[str, Any]:
     usual = {
+        "version": guest.release.version,
         "dashboard": False,
         "user": "agent",
         "uid": 12345,
@@ -71,7 +75,7 @@ def others_files(guest: Guest) -> str:
 
 def test_an_agent_of_another_account_answers_and_no_port_is_open(guest: Guest) -> None:
     guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE})))
-    guest.run(guest.agent(user="agent"))
+    guest.run(guest.agent("git", user="agent"))
     before = listening(guest)
     # The user's own settings would open the API (facts hermes 3, issue 87856); what is declared wins.
     theirs = f"platforms: {{api_server: {{enabled: true, extra: {{key: {KEY}, port: 8642}}}}}}\n"
@@ -131,7 +135,7 @@ def test_the_service_comes_back_as_it_is_declared(guest: Guest) -> None:
 
 
 def test_root_uses_the_command_line_and_nothing_of_it_runs_as_root(guest: Guest) -> None:
-    assert "Hermes Agent v0.19.0" in guest.shell("hermes --version")
+    assert f"Hermes Agent v{guest.release.version}" in guest.shell("hermes --version")
     assert "HERMES-OK" in guest.shell("hermes sessions list")  # the prompt of the proof, in the service's own state
     assert guest.shell("hermes config path").strip() == "/srv/agent/state/config.yaml"
     guest.shell("hermes config set agent.max_turns 9")
@@ -139,7 +143,9 @@ def test_root_uses_the_command_line_and_nothing_of_it_runs_as_root(guest: Guest)
     assert guest.shell("ls -A /root/.hermes 2>/dev/null || true") == ""
     # Through a terminal, too: script gives it one.
     for command in ("hermes --version", "hermes --version | cat"):
-        assert "Hermes Agent v0.19.0" in guest.shell(f"script --quiet --command '{command}' /dev/null")
+        assert f"Hermes Agent v{guest.release.version}" in guest.shell(
+            f"script --quiet --command '{command}' /dev/null"
+        )
     assert others_files(guest) == ""
 
 
@@ -181,7 +187,7 @@ def test_other_accounts_need_the_group_and_become_the_agent(guest: Guest) -> Non
     assert status == 1
     assert "usermod --append --groups hermes-users alice" in text
     guest.shell("usermod --append --groups hermes-users alice")
-    assert "Hermes Agent v0.19.0" in guest.shell("su - alice -c 'hermes --version'")
+    assert f"Hermes Agent v{guest.release.version}" in guest.shell("su - alice -c 'hermes --version'")
     assert tried(guest, "su - alice -c 'hermes update'")[0] == 1
     # For the command line, and for nothing else.
     assert tried(guest, "su - alice -c 'sudo --non-interactive -u agent id'")[0] == 1
