@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from provisioning import BaselineInputs, Dashboard, render_baseline
 from tests.e2e.phase_guest import Guest, a_guest, needs_root
+from tests.e2e.test_stacks import lab_with_stacks
 
 pytestmark = needs_root
 
@@ -38,3 +40,18 @@ def test_the_agent_is_installed_answers_and_stays_in_its_sandbox(guest: Guest) -
     assert guest.shell("systemctl list-units --failed --plain --no-legend 'hermes-*' 'ssh*'") == ""
     # A second run changes nothing.
     assert guest.run(configure)["restarted"] == []
+
+
+@pytest.mark.timeout(1500)
+def test_the_stacks_on_debian_13_go_and_come_back_with_their_memory(tmp_path: Path) -> None:
+    with lab_with_stacks(tmp_path / "lab", "--debian-13") as stacks:
+        stacks.configure(template=stacks.env["HERMES_LAB_TEMPLATE_13"])
+        stacks.up("pet")
+        stacks.up("cattle")
+        assert "trixie" in stacks.shell("cat /etc/os-release")
+        assert stacks.outputs("cattle")["agentVersion"] == stacks.setting("agentVersion")
+        stacks.agent("prompt", "remember: the hedgehog is called Bodo")
+        assert stacks.up("cattle").changed == {}
+        stacks.run("destroy", "cattle", "--yes", "--skip-preview")
+        stacks.up("cattle")
+        assert "Bodo" in stacks.agent("prompt", "what do you remember?")

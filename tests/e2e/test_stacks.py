@@ -87,16 +87,23 @@ class Stacks:
         return found
 
 
-@pytest.fixture
-def stacks(tmp_path: Path) -> Iterator[Stacks]:
-    lab = Lab(tmp_path / "a lab")
+@contextlib.contextmanager
+def lab_with_stacks(folder: Path, *options: str) -> Iterator[Stacks]:
+    """A lab of its own in ``folder``, made with these options of ``scripts/lab up``; nothing of it is left."""
+    lab = Lab(folder)
     named = {**os.environ, "HERMES_LAB_DIR": str(lab.state_dir)}
     try:
-        subprocess.run([CHECKOUT / "scripts" / "lab", "up"], env=named, check=True, timeout=600)
+        subprocess.run([CHECKOUT / "scripts" / "lab", "up", *options], env=named, check=True, timeout=600)
         yield Stacks(lab)
     finally:
         subprocess.run([CHECKOUT / "scripts" / "lab", "destroy"], env=named, check=True, timeout=120)
     assert left_behind(lab.place) == {}
+
+
+@pytest.fixture
+def stacks(tmp_path: Path) -> Iterator[Stacks]:
+    with lab_with_stacks(tmp_path / "a lab") as made:
+        yield made
 
 
 @pytest.mark.timeout(1500)
