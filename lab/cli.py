@@ -63,9 +63,9 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = F
             template = ensure_template(TEMPLATE_CACHE, say)
             if newer:
                 ensure_template(TEMPLATE_CACHE, say, NEWER)
-            ensure_source(SOURCE_CACHE, say)
+            source = ensure_source(SOURCE_CACHE, say)
             if images:
-                ensure_images(IMAGE_CACHE, template, say)
+                ensure_images(IMAGE_CACHE, template, source, say)
         began = time.time()
         process = _spawn(lab, containers=containers)
         ready = _wait_ready(lab, lambda: process.pid if process.poll() is None else None, since=began)
@@ -208,7 +208,8 @@ def status(lab: Lab) -> int:
             facts.add_row("source", "\n".join((f"{ready.source_kind}: {ready.source_url}", *pinned)))
             if ready.image:
                 facts.add_row("registry", f"{ready.registry}, CA {ready.registry_ca_file}")
-                facts.add_row("images", "\n".join(i for i in (ready.image, ready.image_next, ready.image_base) if i))
+                images = (ready.image, ready.image_previous, ready.image_next, ready.image_base)
+                facts.add_row("images", "\n".join(filter(None, images)))
             else:
                 facts.add_row("images", "none yet: scripts/lab up --images")
             from lab.lxc import LxcRuntime  # noqa: PLC0415

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from lab.certificates import ensure_certificates
 from lab.config import LabConfig, storages_for
-from lab.image import AGENT_REPOSITORY, BASE_REPOSITORY, BASE_TAG, NEXT_TAG, cached_images
+from lab.image import AGENT_REPOSITORY, BASE_REPOSITORY, BASE_TAG, ImageRecipe, again, cached_images
 from lab.instance import CACHE, Lab, Ready
 from lab.lxc import LxcRuntime
 from lab.network import MODEL_PORT, REGISTRY_PORT, Network
@@ -25,8 +25,7 @@ from lab.runtime import Runtime
 from lab.server import LabServer
 from lab.services.model import MODEL, ModelEndpoint
 from lab.services.registry import Registry
-from lab.services.source import SOURCE_CACHE, GitDaemon, ensure_source
-from lab.services.standin import TAG
+from lab.services.source import SOURCE_CACHE, GitDaemon, Source, ensure_source
 from lab.simulated import SimulatedRuntime
 from lab.template import NEWER, Template, cached_template, ensure_template
 
@@ -88,12 +87,13 @@ def _with_containers(lab: Lab, stack: contextlib.ExitStack) -> None:
         source_previous_tag=previous.tag if previous else None,
         source_previous_commit=previous.commit if previous else None,
     )
-    lab.say_ready(_serve_images(lab, ready, str(plan.gateway), stack))
+    lab.say_ready(_serve_images(lab, ready, source, str(plan.gateway), stack))
 
 
-def _serve_images(lab: Lab, ready: Ready, address: str, stack: contextlib.ExitStack) -> Ready:
+def _serve_images(lab: Lab, ready: Ready, source: Source, address: str, stack: contextlib.ExitStack) -> Ready:
     """Start the registry and tell of it; unchanged where `lab up --images` never built anything to serve."""
-    images = cached_images(IMAGE_CACHE)
+    recipe = ImageRecipe.of(source)
+    images = cached_images(IMAGE_CACHE, recipe)
     if images is None:
         return ready
     # A CA of its own: the API's is made anew whenever the API's names change.
@@ -106,8 +106,9 @@ def _serve_images(lab: Lab, ready: Ready, address: str, stack: contextlib.ExitSt
         ready,
         registry=registry.address,
         registry_ca_file=str(trust.ca_file),
-        image=registry.reference(AGENT_REPOSITORY, TAG),
-        image_next=registry.reference(AGENT_REPOSITORY, NEXT_TAG),
+        image=registry.reference(AGENT_REPOSITORY, recipe.newest),
+        image_next=registry.reference(AGENT_REPOSITORY, again(recipe.newest)),
+        image_previous=registry.reference(AGENT_REPOSITORY, source.previous.tag) if source.previous else None,
         image_base=registry.reference(BASE_REPOSITORY, BASE_TAG),
     )
 

@@ -49,6 +49,7 @@ def environment(lab: Lab) -> dict[str, str]:
         "HERMES_LAB_REGISTRY_CA_FILE": ready.registry_ca_file,
         "HERMES_LAB_IMAGE": ready.image,
         "HERMES_LAB_IMAGE_NEXT": ready.image_next,
+        "HERMES_LAB_IMAGE_PREVIOUS": ready.image_previous,
         "HERMES_LAB_IMAGE_BASE": ready.image_base,
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -65,6 +65,7 @@ class Ready:
     image: str | None = None
     """The agent's image, pinned: ``registry/repository:tag@sha256:...``; the next ones likewise."""
     image_next: str | None = None
+    image_previous: str | None = None
     image_base: str | None = None
 
 

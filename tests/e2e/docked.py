@@ -8,16 +8,19 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
 from lab.certificates import ensure_certificates
-from lab.image import AGENT_REPOSITORY, Images, ensure_images
+from lab.image import AGENT_REPOSITORY, Images, again, ensure_images
 from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, tags
 from lab.services.registry import Registry
-from lab.services.standin import TAG
+from lab.services.releases import Release
+from lab.services.source import Source, ensure_source
+from lab.services.standin import TAG, VERSION
 from lab.template import ensure_template
 from provisioning import (
     BaselineInputs,
@@ -35,6 +38,7 @@ from tests.attacks.attack import Scene
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest
 
 PORT = 5000
+NEXT_TAG = again(TAG)
 BROKEN_TAG = f"{TAG}.9"
 PASSWORD = "canary horse battery staple"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - of a container in a lab
@@ -48,12 +52,23 @@ class Docked:
     registry: Registry
     ca: str
     backend: str
+    source: Source
+
+    @property
+    def newest(self) -> Release:
+        """The release that the lab installs; of the stand-in that is the one of the other tags."""
+        return self.source.newest
+
+    def version(self, tag: str) -> str:
+        """What the agent in an image calls itself."""
+        return self.newest.version if tag.startswith(self.newest.tag) else VERSION
 
     def image(self, tag: str = TAG) -> str:
         return self.registry.reference(AGENT_REPOSITORY, tag)
 
     def agent(self, tag: str = TAG, **more: Any) -> PhasePlan:
-        usual = {"backend": self.backend, "image": self.image(tag), "version": "0.19.0", "registry_ca": self.ca}
+        usual = {"backend": self.backend, "image": self.image(tag), "version": self.version(tag)}
+        usual["registry_ca"] = self.ca
         return render_docker(DockerInputs.model_validate({**usual, **more}))
 
     def configure(self, tag: str = TAG, container: dict[str, Any] | None = None, **more: Any) -> PhasePlan:
@@ -91,7 +106,8 @@ class Docked:
             self.up(tag)
 
         self.up(tag)
-        return Scene("podman" if self.backend == "podman" else "docker", self.guest, self.verify, renew)
+        prove = partial(self.verify, version=self.version(tag))
+        return Scene("podman" if self.backend == "podman" else "docker", self.guest, prove, renew)
 
     def inspect(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.guest.shell(f"{ENGINE} container inspect hermes"))[0]
@@ -153,13 +169,15 @@ def a_docked(guest: Guest, state: Path, backend: str) -> Iterator[Docked]:
     """The guest with a registry beside it, whose certificates are in the folder `state`."""
     cache = CHECKOUT / ".cache"
     template = ensure_template(cache / "lab-template", lambda _: None)
-    images = with_a_broken_one(ensure_images(cache / "lab-images", template, lambda _: None), state.with_name("images"))
+    source = ensure_source(cache / "lab-sources", lambda _: None)
+    made = ensure_images(cache / "lab-images", template, source, lambda _: None)
+    images = with_a_broken_one(made, state.with_name("images"))
     gateway = str(guest.plan.gateway)
     trust = ensure_certificates(state, [gateway])
     registry = Registry(gateway, PORT, images, trust.server_file)
     registry.start()
     try:
-        yield Docked(guest, registry, Path(trust.ca_file).read_text(), backend)
+        yield Docked(guest, registry, Path(trust.ca_file).read_text(), backend, source)
     finally:
         registry.stop()
 

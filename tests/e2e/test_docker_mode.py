@@ -15,11 +15,12 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from lab.image import BASE_REPOSITORY, BASE_TAG, NEXT_TAG
+from lab.image import BASE_REPOSITORY, BASE_TAG
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
+from provisioning.guest.common import CONTAINER_UNIT, DASHBOARD, GATEWAY
 from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
-from tests.e2e.docked import BARE, BROKEN_TAG, INSIDE, PASSWORD, Docked, a_docked, gateways, sessions
+from tests.e2e.docked import BARE, BROKEN_TAG, INSIDE, NEXT_TAG, PASSWORD, Docked, a_docked, gateways, sessions
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, backups_plan, needs_root, run_cut
 
 pytestmark = needs_root
@@ -168,6 +169,11 @@ def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked:
     assert docked.inspect()["State"]["StartedAt"] == before
 
 
+def units(guest: Guest) -> set[str]:
+    """The agent's units, of whatever mode."""
+    return set(guest.shell("cd /etc/systemd/system && ls -d hermes-*").split())
+
+
 def test_both_modes_share_one_home(docked: Docked) -> None:
     guest = docked.guest
     before = sessions(guest, INSIDE)
@@ -176,11 +182,12 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     guest.run(guest.agent())
     assert gateways(guest) == 1
     # As after a run that was killed between the end of one mode and the start of the other: neither runs.
-    guest.shell("docker stop --time 60 hermes")
+    guest.shell("systemctl stop hermes-container.service", 120)
     assert gateways(guest) == 0
     assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
     assert "the cat is called Miez" in ask(guest.target(), "what do you remember?")
     assert guest.shell("docker ps --all --quiet") == ""
+    assert units(guest) == {DASHBOARD, GATEWAY}
     assert gateways(guest) == 1
     between = sessions(guest, BARE)
     assert before <= between
@@ -188,7 +195,7 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
 
     outputs = docked.run(docked.configure(NEXT_TAG))
     assert outputs["container"] == "create"
-    assert guest.shell("ls /etc/systemd/system/hermes-* 2>/dev/null || true") == ""
+    assert units(guest) == {CONTAINER_UNIT}
     status, _, err = docked.verify(prompt="what do you remember?", expect="the dog is called Rex")
     assert status == 0, err
     assert gateways(guest) == 1
@@ -198,14 +205,75 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
 # -- attacks by its own shell: tests/attacks ---------------------------------------------------------------------------
 
 
+EARLIER = f"""
+systemctl disable --quiet --now {CONTAINER_UNIT}
+rm /etc/systemd/system/{CONTAINER_UNIT} /etc/hermes-stack/container.json
+systemctl daemon-reload
+umount /run/hermes-stack/data
+cd /etc/hermes-stack
+sed -i -e 's|source: /run/hermes-stack/data|source: /home/hermes/.hermes|' -e '/cap_drop:/,/pids_limit/d' \\
+  -e "s|restart: 'no'|restart: unless-stopped|" -e 's|identity: .*|identity: {"f" * 64}|' compose.yaml
+docker compose --file compose.yaml up --detach --force-recreate --pull never
+"""
+"""What an earlier release left: a container that the engine restarts, with the state directory by its name."""
+
+
+def test_a_container_of_an_earlier_release_is_made_again_with_all_its_data(docked: Docked) -> None:
+    guest = docked.guest
+    guest.shell(EARLIER, 200)
+    assert docked.inspect()["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+    before = sessions(guest, INSIDE)
+    assert docked.run(docked.configure(NEXT_TAG))["container"] == "create"
+    found = docked.inspect()
+    assert found["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    sources = {mount["Destination"]: mount["Source"] for mount in found["Mounts"]}
+    assert sources["/opt/data"] == "/run/hermes-stack/data"
+    status, _, err = docked.verify(prompt="what do you remember?", expect="the dog is called Rex")
+    assert status == 0, err
+    assert before <= sessions(guest, INSIDE)
+
+
+def test_a_state_directory_that_is_a_link_is_given_to_no_new_container(docked: Docked) -> None:
+    """And neither to one that is made for another identity: what runs is not touched."""
+    guest, before = docked.guest, docked.inspect()["State"]["StartedAt"]
+    guest.shell("runuser -u hermes -- sh -c 'cd ~ && mv .hermes aside && ln -s aside .hermes'")
+    try:
+        with pytest.raises(PhaseFailed, match=r"/home/hermes/\.hermes is a symbolic link"):
+            docked.run(docked.configure(NEXT_TAG, {"options": {"cpus": 1}}))
+    finally:
+        guest.shell("runuser -u hermes -- sh -c 'cd ~ && rm .hermes && mv aside .hermes'")
+    assert docked.inspect()["State"]["StartedAt"] == before
+
+
 @pytest.fixture(scope="module")
 def scene(docked: Docked) -> Scene:
-    return docked.scene(NEXT_TAG)
+    """The newest release: the way to it is an update of a home with sessions."""
+    before = sessions(docked.guest, INSIDE)
+    made = docked.scene(docked.newest.tag)
+    assert before <= sessions(docked.guest, INSIDE)
+    return made
 
 
 @pytest.mark.parametrize("attack", attacks("docker"))
 def test_an_attack_is_held(scene: Scene, attack: str) -> None:
     carry_out(attack, scene)
+
+
+@pytest.mark.usefixtures("scene")
+def test_a_key_that_the_image_makes_does_not_beat_the_declared_one(docked: Docked) -> None:
+    """From 0.20 on, upstream's start-up hook adds a key to a .env of the home that has none, whatever is declared in
+    the managed .env; and for the agent the home's .env beats the container's environment. Its 0.19.0 adds none."""
+    guest, home = docked.guest, "/home/hermes/.hermes/.env"
+    guest.shell(f"runuser -u hermes -- sh -c 'umask 077; echo OTHER=1 >{home}'")
+    guest.shell(f"systemctl restart {CONTAINER_UNIT}", 240)
+    # By the declared key.
+    status, _, err = docked.verify(version=docked.newest.version)
+    assert status == 0, err
+    [made] = guest.shell(f"sed -n s/^API_SERVER_KEY=//p {home}").split()
+    declared = guest.shell("sed -n s/^API_SERVER_KEY=//p /etc/hermes/.env").strip().strip("'")
+    for key, answer in ((declared, "200"), (made, "401")):
+        ask_with = f"docker exec hermes curl -s -o /dev/null -w %{{http_code}} -H 'Authorization: Bearer {key}'"
+        assert guest.shell(f"{ask_with} http://127.0.0.1:8642/v1/models") == answer
 
 
 def test_no_secret_is_left_behind(docked: Docked) -> None:
@@ -226,8 +294,8 @@ def until(guest: Guest, container: str, probe: str) -> None:
 
 
 def test_the_labs_image_keeps_upstreams_outer_contract(docked: Docked) -> None:
-    """Facts hermes 2, "Docker image". The home is a new volume."""
-    sh, image = docked.guest.shell, docked.image()
+    """Facts hermes 2, "Docker image", and hermes-0.20, 9. The home is a new volume, with a .env that has no key."""
+    sh, image = docked.guest.shell, docked.image(docked.newest.tag)
     # It may have been removed by what went before.
     sh(f"docker rm --force hermes; docker pull --quiet {image}")
     config = json.loads(sh(f"docker image inspect {image}"))[0]["Config"]
@@ -237,14 +305,13 @@ def test_the_labs_image_keeps_upstreams_outer_contract(docked: Docked) -> None:
     for wanted in ("HERMES_HOME=/opt/data", "HERMES_WRITE_SAFE_ROOT=/opt/data", "HERMES_DISABLE_LAZY_INSTALLS=1"):
         assert wanted in config["Env"]
 
+    sh(f"docker run --rm --entrypoint touch -v data:/opt/data {image} /opt/data/.env")
     sh(f"docker run -d --name upstream -v data:/opt/data {image} gateway run")
     until(docked.guest, "upstream", "curl -fsS http://127.0.0.1:8642/health")
     assert sh("docker exec upstream cat /proc/1/comm") == "s6-svscan\n"
-    assert sh("docker exec upstream cat /etc/hermes/image-provenance.json").startswith("{")
     modes = "docker exec upstream stat -c '%n %u %a' /opt/data /opt/data/.env /opt/data/config.yaml /opt/data/SOUL.md"
     seen = dict(line.split(" ", 1) for line in sh(modes).splitlines())
     assert seen["/opt/data/.env"] == "10000 600"
-    assert seen["/opt/data/config.yaml"] == "10000 640"
     assert {owner.split()[0] for owner in seen.values()} == {"10000"}
     assert sh("docker exec upstream grep -c '^API_SERVER_KEY=.' /opt/data/.env") == "1\n"
     assert sh("docker exec upstream find /opt/hermes -maxdepth 2 ! -user root") == ""
