@@ -107,12 +107,11 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
         reads=reads,
         supervised=is_active(CONTAINER_UNIT),
     )
-    # A restart of last week is no news: verify wants to hear of those from here on (systemctl(1), reset-failed).
-    run("systemctl", "reset-failed", CONTAINER_UNIT, check=False)
-    if what != "nothing":
+    if what == "nothing":
+        _forget_restarts()
+    else:
         print(f"container: {what}", flush=True)
-        if present is not None:
-            _stop_in(backend)
+        _stop_in(backend, present)
         for address, port, name in container["ports"]:
             refuse_taken_port(address, port, name)
         # Mounted files are looked up anew at the start: replaced ones are read from here on. The writable layer stays.
@@ -158,8 +157,7 @@ def start_again(name: str, user: str, hermes_home: str) -> None:
         _take_up_older(backend)
     described = re.search(rf"{re.escape(IDENTITY_LABEL)}: '?([0-9a-f]{{64}})", FILE.read_text(encoding="utf-8"))
     same = known and present is not None and described is not None and _identity_of(present) == described[1]
-    if present is not None:
-        _stop_in(backend)
+    _stop_in(backend, present)
     _bring_up(backend, user, hermes_home, anew=not same)
 
 
@@ -214,14 +212,28 @@ def stop() -> bool:
     for backend in BACKENDS.values():
         if (found := _in_engine(backend)) is not None:
             ran |= bool(found["State"]["Running"])
-            _stop_in(backend)
+            _stop_in(backend, found)
     return ran
 
 
-def _stop_in(backend: Backend) -> None:
-    """First what would start it again, and then the container, which may run without it."""
+def _stop_in(backend: Backend, present: dict[str, Any] | None) -> None:
+    """First what would start it again, and then the container, which may run without it.
+
+    The unit is stopped also where no container is `present`: after a reboot in the middle of a change of engines it
+    tries, again and again, to start the one that is gone, and would start the next one before its time.
+    """
     run("systemctl", "stop", CONTAINER_UNIT, check=False, timeout_s=STOP_S + 90)
-    run(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
+    _forget_restarts()
+    if present is not None:
+        run(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 60)
+
+
+def _forget_restarts() -> None:
+    """A restart of last week is no news: verify wants to hear of those from here on (systemctl(1), reset-failed).
+
+    Of a unit that waited for its next try, a stop alone does not set the number back.
+    """
+    run("systemctl", "reset-failed", CONTAINER_UNIT, check=False)
 
 
 def remove_units() -> bool:
@@ -271,9 +283,9 @@ def _in_engine(backend: Backend) -> dict[str, Any] | None:
 
 
 def _remove_from(backend: Backend, why: str) -> bool:
-    if _in_engine(backend) is None:
+    if (found := _in_engine(backend)) is None:
         return False
-    _stop_in(backend)
+    _stop_in(backend, found)
     run(*backend.command, "container", "rm", CONTAINER)
     print(f"container: {CONTAINER} of {backend.title} removed; {why}")
     return True

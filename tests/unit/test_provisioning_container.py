@@ -21,7 +21,11 @@ CONFIG: dict[str, Any] = {"model": {"default": "m"}}
 
 
 class Engines:
-    """A guest with both engines and systemd. Two gateways at a time end the test."""
+    """A guest with both engines and systemd. Two gateways at a time end the test.
+
+    `waiting`: the unit has failed, and systemd tries it again at any time, until it is stopped; `restarts`: how often
+    it has, which a stop does not set back (systemd's service.c, service_stop and service_reset_failed).
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
@@ -30,6 +34,7 @@ class Engines:
         self.done: list[str] = []
         self.lock_held = False
         self.supervised = False
+        self.waiting, self.restarts = False, 0
         self.unsafe = ""
         (root / "units").mkdir()
         monkeypatch.setattr(compose, "prepare", lambda: self.done.append("mount the state"))
@@ -93,7 +98,11 @@ class Engines:
     def run(self, *command: str, **_: Any) -> str:
         if command[0] == "systemctl":
             if "stop" in command and CONTAINER_UNIT in command:
-                self.supervised = False
+                self.supervised = self.waiting = False
+            elif command[1] == "reset-failed" and CONTAINER_UNIT in command:
+                self.restarts = 0
+            elif self.waiting:
+                self.restarts += 1
             if "disable" in command:
                 self.units |= dict.fromkeys(set(self.units) & set(command), False)
                 self.done.append(f"disable {' '.join(word for word in command[2:] if not word.startswith('-'))}")
@@ -120,6 +129,7 @@ class Engines:
             del self.containers[backend.name]
         else:
             assert verb == "up", "only the unit starts it"
+            assert not self.waiting, "systemd starts what is made here before its time"
             assert self.done[-2] == "mount the state", "the engine looks for its mounts when it makes a container"
             assert {"--no-start", "--force-recreate", "never", "--no-build"} <= set(command)
             found = re.search(f"{compose.IDENTITY_LABEL}: (.+)", compose.FILE.read_text())
@@ -205,6 +215,20 @@ def test_the_other_engines_container_goes_first_and_its_engine_stays_off(
     assert list(engines.containers) == [wanted]
     assert engines.done.index(f"{there} rm") < engines.done.index(f"{wanted} up")
     assert f"disable {' '.join(BACKENDS[there].units)}" in engines.done
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_unit_that_looks_for_a_container_that_is_gone_is_stopped_first(back: bool, engines: Engines) -> None:
+    """As after a reboot between the end of one engine's container and the making of the other's."""
+    engines.start("podman")
+    del engines.containers["podman"]
+    engines.supervised, engines.waiting, engines.restarts = False, True, 7
+    if back:
+        compose.start_again("podman", "hermes", "/home/hermes/.hermes")
+    else:
+        assert engines.start("docker") == "create"
+    assert engines.gateways() == ["podman" if back else "docker"]
+    assert (engines.waiting, engines.restarts) == (False, 0)
 
 
 def test_the_units_go_first(engines: Engines) -> None:
