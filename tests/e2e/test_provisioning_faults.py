@@ -237,7 +237,7 @@ def test_a_second_gateway_on_the_same_home_is_named_and_left_alone(guest: Guest)
     )
     with pytest.raises(
         PhaseFailed,
-        match=r"another gateway runs on /home/hermes/.hermes: process \d+ holds .*\nIt calls itself '/usr/bin/flock",
+        match=r"another gateway runs on /home/hermes/.hermes: process \d+ holds .*\n  It calls itself '/usr/bin/flock",
     ):
         guest.run(guest.configure())
     guest.shell("systemctl stop other.service")
