@@ -22,7 +22,10 @@ for each in filter(str.isdigit, os.listdir("/proc")):
     except OSError:
         continue
     if told == b"sleep\\0infinity\\0":
-        os.kill(int(each), signal.SIGKILL)
+        try:
+            os.kill(int(each), signal.SIGKILL)
+        except PermissionError:
+            pass  # a service of the image's root has the same words
 """
 """The link, and the end of the container's main program: what restarts it looks its mounts up again."""
 
