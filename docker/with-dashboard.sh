@@ -20,9 +20,13 @@ serve() {
 serve &
 dashboard=$!
 # In the background a shell gives a command no standard input of its own accord.
+main=
+signalled=
+# Before the start: a signal that comes right after it would end this shell alone.
+trap 'signalled=yes; [ -z "$main" ] || kill "$main" 2>/dev/null' TERM INT HUP
 "$@" <&0 &
 main=$!
-trap 'signalled=yes; kill "$main" 2>/dev/null' TERM INT HUP
+[ -z "$signalled" ] || kill "$main" 2>/dev/null
 code=127
 signalled=yes
 while [ -n "$signalled" ]; do
