@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from lab.instance import CACHE
-from lab.lxc import LxcRuntime
-from lab.network import GIT_PORT, MODEL_PORT, Network, Plan
-from lab.place import Place
-from lab.runtime import GuestSpec, Interface, Mount, Setup
 from lab.services.model import ModelEndpoint
 from lab.services.source import GitDaemon
-from lab.template import DEBIAN, ensure_template
+from pvelab.lxc import LxcRuntime
+from pvelab.network import GIT_PORT, MODEL_PORT, Network, Plan
+from pvelab.place import Place
+from pvelab.runtime import GuestSpec, Interface, Mount, Setup
+from pvelab.template import DEBIAN, ensure_template
 
 NODE, VMID = "pve", 105
 VOLUME_SIZE = 4 << 30

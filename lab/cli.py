@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab.environment import environment, export_lines
 from lab.instance import CHECKOUT, Lab, LabError, Ready
-from lab.network import Network
+from pvelab.network import Network
 
 UP_DEADLINE = 60.0
 DOWN_DEADLINE = 30.0
@@ -58,7 +58,7 @@ def up(lab: Lab, *, containers: bool, nodes: int | None = None, images: bool = F
             from lab.daemon import IMAGE_CACHE, TEMPLATE_CACHE  # noqa: PLC0415 - loads the whole API
             from lab.image import ensure_images  # noqa: PLC0415
             from lab.services.source import SOURCE_CACHE, ensure_source  # noqa: PLC0415
-            from lab.template import NEWER, ensure_template  # noqa: PLC0415
+            from pvelab.template import NEWER, ensure_template  # noqa: PLC0415
 
             template = ensure_template(TEMPLATE_CACHE, say)
             if newer:
@@ -142,8 +142,8 @@ def down(lab: Lab) -> None:
     with lab.changing():
         _stop_daemon(lab)
         if os.geteuid() == 0 and lab.place.run_dir.exists():
-            from lab.lxc import LxcRuntime  # noqa: PLC0415 - other verbs need none of it
-            from lab.network import stop_recorded  # noqa: PLC0415
+            from pvelab.lxc import LxcRuntime  # noqa: PLC0415 - other verbs need none of it
+            from pvelab.network import stop_recorded  # noqa: PLC0415
 
             network = Network(lab.place)
             LxcRuntime(lab.place, network).end_all()
@@ -212,7 +212,7 @@ def status(lab: Lab) -> int:
                 facts.add_row("images", "\n".join(filter(None, images)))
             else:
                 facts.add_row("images", "none yet: scripts/lab up --images")
-            from lab.lxc import LxcRuntime  # noqa: PLC0415
+            from pvelab.lxc import LxcRuntime  # noqa: PLC0415
 
             running = LxcRuntime(lab.place).running(ready.node)
     console.print(facts)

@@ -14,20 +14,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from lab.certificates import ensure_certificates
-from lab.config import LabConfig, storages_for
 from lab.image import AGENT_REPOSITORY, BASE_REPOSITORY, BASE_TAG, ImageRecipe, again, cached_images
 from lab.instance import CACHE, Lab, Ready
-from lab.lxc import LxcRuntime
-from lab.network import MODEL_PORT, REGISTRY_PORT, Network
-from lab.nodeshell import NodeShell
-from lab.runtime import Runtime
-from lab.server import LabServer
 from lab.services.model import MODEL, ModelEndpoint
 from lab.services.registry import Registry
 from lab.services.source import SOURCE_CACHE, GitDaemon, Source, ensure_source
-from lab.simulated import SimulatedRuntime
-from lab.template import NEWER, Template, cached_template, ensure_template
+from pvelab.certificates import ensure_certificates
+from pvelab.config import LabConfig, storages_for
+from pvelab.lxc import LxcRuntime
+from pvelab.network import MODEL_PORT, REGISTRY_PORT, Network
+from pvelab.nodeshell import NodeShell
+from pvelab.runtime import Runtime
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime
+from pvelab.template import NEWER, Template, cached_template, ensure_template
 
 NODE = "pve"
 TEMPLATE_CACHE = CACHE / "lab-template"

@@ -27,11 +27,11 @@ from typing import Any
 
 from lab.instance import CACHE
 from lab.oci import Layer, finish_layout, pack_layer, put_image, tags
-from lab.place import LabError
 from lab.services.releases import PINNED, PROJECT, Release, git
 from lab.services.source import Source
 from lab.services.standin import TAG, VERSION, package_index
-from lab.template import (
+from pvelab.place import LabError
+from pvelab.template import (
     BUNDLE,
     BUNDLE_VARIABLES,
     SUITE,

@@ -27,8 +27,6 @@ from components.agent import agent_inputs, baseline_inputs, configure_inputs
 from components.settings import NO_AGENT, Settings, load
 from lab.bench import VOLUME_SIZE, Bench, a_bench, clear
 from lab.instance import CACHE, CHECKOUT
-from lab.place import LabError
-from lab.runtime import RuntimeFault
 from lab.services.model import MODEL
 from lab.services.source import SOURCE_CACHE, ensure_source
 from provisioning.errors import ProvisioningError
@@ -47,6 +45,8 @@ from provisioning.phases import (
 )
 from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
+from pvelab.place import LabError
+from pvelab.runtime import RuntimeFault
 from trial.decisions import (
     Held,
     Running,

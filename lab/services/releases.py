@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.place import LabError
+from pvelab.place import LabError
 
 PROJECT = "hermes-agent"
 ADDRESS = "https://github.com/NousResearch/hermes-agent.git"

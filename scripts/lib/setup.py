@@ -286,6 +286,9 @@ def install_python_packages() -> None:
         "installing Python packages",
         env=env,
     )
+    # What an editable installation leaves; the distribution beside us needs no build here, and no build backend.
+    for packages in VENV.glob("lib/python*/site-packages"):
+        (packages / "pvelab.pth").write_text(f"{ROOT / 'pvelab' / 'src'}\n")
 
 
 # --- the Pulumi CLI and its plugins ------------------------------------------------------------

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
-from lab.server import LabServer
-from lab.simulated import SimulatedRuntime, write_template
+from pvelab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime, write_template
 from tests.api.lab_harness import Lab
 
 

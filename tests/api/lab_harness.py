@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import requests
 
-from lab.access import ROOT, Access, User
-from lab.runtime import Mount
-from lab.server import LabServer
-from lab.simulated import SimulatedRuntime
+from pvelab.access import ROOT, Access, User
+from pvelab.runtime import Mount
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime
 
 TEMPLATE = "local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst"
 ROOT_PASSWORD = "root-of-the-lab"

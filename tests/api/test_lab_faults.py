@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from lab.control import ControlError
-from lab.faults import FaultControl, Faults, Rule
+from pvelab.control import ControlError
+from pvelab.faults import FaultControl, Faults, Rule
 from tests.api.lab_harness import TEMPLATE, Lab
 
 CONFIG = "/nodes/pve/lxc/105/config"

@@ -15,8 +15,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab import guestfile
-from lab.guestfile import is_unused, mount_points
+from pvelab import guestfile
+from pvelab.guestfile import is_unused, mount_points
 from tests.api.lab_harness import TEMPLATE, Lab
 
 GUESTS = (105, 106, 999)

@@ -15,10 +15,10 @@ import pytest
 import requests
 from proxmoxer import ProxmoxAPI, ResourceException
 
-from lab.cluster import Broadcast
-from lab.config import LabConfig
-from lab.server import LabServer
-from lab.simulated import SimulatedRuntime, write_template
+from pvelab.cluster import Broadcast
+from pvelab.config import LabConfig
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime, write_template
 from tests.api.lab_harness import TEMPLATE, Lab
 
 
@@ -221,10 +221,10 @@ def test_restart_keeps_all(tmp_path: Path) -> None:
 _CRASH = """
 import os, sys, time
 from pathlib import Path
-from lab.config import LabConfig
-from lab.faults import Rule
-from lab.server import LabServer
-from lab.simulated import SimulatedRuntime, write_template
+from pvelab.config import LabConfig
+from pvelab.faults import Rule
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime, write_template
 import requests
 state = Path(sys.argv[1])
 config = LabConfig(state, SimulatedRuntime(), auth_delay=0)

@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from lab.nodeshell import NodeShell
-from lab.runtime import Completed
+from pvelab.nodeshell import NodeShell
+from pvelab.runtime import Completed
 from tests.api.lab_harness import Lab
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import requests
 
-from lab.config import LabConfig, storages_for
-from lab.server import LabServer
-from lab.simulated import SimulatedRuntime, write_template
+from pvelab.config import LabConfig, storages_for
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime, write_template
 from tests.api.lab_harness import TEMPLATE, Lab
 
 NODES = ("pve", "pve2")

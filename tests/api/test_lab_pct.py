@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import pct
-from lab.control import ControlError, send
-from lab.runtime import Completed
+from pvelab import pct
+from pvelab.control import ControlError, send
+from pvelab.runtime import Completed
 from tests.api.lab_harness import Lab
 
 
@@ -105,7 +105,7 @@ def test_exec(lab: Lab, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_as_a_program(lab: Lab) -> None:
     lab.guest(105)
     done = subprocess.run(
-        [sys.executable, "-m", "lab.pct", "--lab", str(lab.config.state_dir), "status", "105"],
+        [sys.executable, "-m", "pvelab.pct", "--lab", str(lab.config.state_dir), "status", "105"],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import requests
 
-from lab.certificates import ensure_certificates
 from lab.image import Images
 from lab.oci import INDEX_TYPE, MANIFEST_TYPE, finish_layout, pack_layer, put_image, tags
 from lab.services.registry import Registry
+from pvelab.certificates import ensure_certificates
 
 NOBODY = "sha256:" + "0" * 64
 

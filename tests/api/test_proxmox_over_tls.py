@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lab.config import LabConfig
-from lab.server import DEMO_ROLES, LabServer
-from lab.simulated import SimulatedRuntime
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection, check_plugin_trust
 from proxmox.errors import AuthenticationFailed, Fault, PermissionDenied, TlsUntrusted, Unreachable
@@ -29,6 +26,9 @@ from proxmox.preflight import (
     preflight_pet,
 )
 from proxmox.rights import grant_commands
+from pvelab.config import LabConfig
+from pvelab.server import DEMO_ROLES, LabServer
+from pvelab.simulated import SimulatedRuntime
 
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
 PET = PetCheck(

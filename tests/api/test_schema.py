@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from lab.api import build_router
-from lab.routing import Method
-from lab.schema import Prop, PropertyFormat
+from pvelab.api import build_router
+from pvelab.routing import Method
+from pvelab.schema import Prop, PropertyFormat
 
 # Where the lab asks for less than Proxmox on purpose.
 NARROWER = {

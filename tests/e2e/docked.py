@@ -14,14 +14,12 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from lab.certificates import ensure_certificates
 from lab.image import AGENT_REPOSITORY, Images, again, ensure_images
 from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, tags
 from lab.services.registry import Registry
 from lab.services.releases import Release
 from lab.services.source import Source, ensure_source
 from lab.services.standin import TAG, VERSION
-from lab.template import ensure_template
 from provisioning import (
     BaselineInputs,
     ConfigureInputs,
@@ -34,6 +32,8 @@ from provisioning import (
 from provisioning.guest.backend import ENGINE
 from provisioning.models import ContainerInputs, DockerInputs
 from provisioning.phases import render_docker
+from pvelab.certificates import ensure_certificates
+from pvelab.template import ensure_template
 from tests.attacks.attack import Scene
 from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest
 

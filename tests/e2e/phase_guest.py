@@ -21,7 +21,6 @@ from pydantic import SecretStr
 from lab.bench import Bench, a_bench
 from lab.services.releases import Release
 from lab.services.source import SOURCE_CACHE, Log, Source, ensure_standin
-from lab.template import DEBIAN
 from provisioning import (
     AgentInputs,
     ApiServer,
@@ -41,6 +40,7 @@ from provisioning import (
 from provisioning.models import HOME
 from provisioning.phases import render_backups
 from provisioning.ssh import connect
+from pvelab.template import DEBIAN
 from tests.listening import end_listening
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")

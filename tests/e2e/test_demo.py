@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.place import Place
+from pvelab.place import Place
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 1200

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from lab.instance import CACHE, CHECKOUT, Lab
-from lab.network import NEEDED, SETTINGS
-from lab.place import machine_lock
+from pvelab.network import NEEDED, SETTINGS
+from pvelab.place import machine_lock
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 NOBODY = 65534

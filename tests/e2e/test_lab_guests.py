@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 
 from lab.instance import CACHE
-from lab.lxc import LxcRuntime
-from lab.network import MODEL_PORT, NEEDED, SETTINGS, Network, Plan
-from lab.place import Place
-from lab.runtime import GuestSpec, Interface, Mount, RuntimeFault, Setup
 from lab.services.model import ModelEndpoint
-from lab.template import Template, ensure_template
+from pvelab.lxc import LxcRuntime
+from pvelab.network import MODEL_PORT, NEEDED, SETTINGS, Network, Plan
+from pvelab.place import Place
+from pvelab.runtime import GuestSpec, Interface, Mount, RuntimeFault, Setup
+from pvelab.template import Template, ensure_template
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 

@@ -10,7 +10,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from lab.network import Plan, forward_ruleset, ruleset
+from pvelab.network import Plan, forward_ruleset, ruleset
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lab.instance import CACHE
-from lab.place import Place
 from lab.services.releases import Release, SourceError
 from lab.services.source import SOURCE_CACHE, GitDaemon, Source, ensure_source, ensure_standin
 from lab.services.standin import TAG, build_repository
+from pvelab.place import Place
 from tests.listening import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -23,9 +23,9 @@ import yaml
 
 from lab.engine import Run, pulumi
 from lab.environment import environment
-from lab.hostfolders import HostFolders
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT, make_stack
+from pvelab.hostfolders import HostFolders
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 
@@ -69,7 +69,7 @@ class Client:
         raise AssertionError(f"{upid} does not end")
 
     def pct(self, *words: str) -> str:
-        done = run("-m", "lab.pct", "--lab", str(self.lab.state_dir), *words)
+        done = run("-m", "pvelab.pct", "--lab", str(self.lab.state_dir), *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

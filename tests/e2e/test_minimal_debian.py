@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.runtime import Completed, GuestSpec
+from pvelab.runtime import Completed, GuestSpec
 from tests.e2e.test_lab_guests import GIB, Bench, bench_in
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from lab.instance import CHECKOUT
-from lab.place import Place
 from lab.services.source import SOURCE_CACHE, Source, ensure_source
+from pvelab.place import Place
 from tests.e2e.phase_guest import needs_root
 from trial.__main__ import STATE
 

@@ -24,12 +24,12 @@ import yaml
 from aiohttp import web
 
 from lab import engine
-from lab.config import LabConfig
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab, Ready
-from lab.server import BASE, LabServer, write_secret
-from lab.simulated import SimulatedRuntime, write_template
 from lab.stacks import PROJECT, prepare_stacks
+from pvelab.config import LabConfig
+from pvelab.server import BASE, LabServer, write_secret
+from pvelab.simulated import SimulatedRuntime, write_template
 
 NODE = "pve"
 PET = 999

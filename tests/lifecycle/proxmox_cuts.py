@@ -16,15 +16,15 @@ import requests
 from pydantic import SecretStr
 from requests.adapters import BaseAdapter
 
-from lab.config import LabConfig
-from lab.errors import ApiError
-from lab.routing import Call, not_implemented, prepare
-from lab.runtime import Runtime
-from lab.server import LabServer
-from lab.simulated import SimulatedRuntime
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection
 from proxmox.facts import GuestFacts
+from pvelab.config import LabConfig
+from pvelab.errors import ApiError
+from pvelab.routing import Call, not_implemented, prepare
+from pvelab.runtime import Runtime
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime
 
 QUICK = Timings(retry=20, lock=20, task=30, poll=0.02, first_poll=0.005)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import trustme
 
 from lab.instance import CHECKOUT
-from lab.server import DEMO_TOKEN, DEMO_USER, write_secret
+from pvelab.server import DEMO_TOKEN, DEMO_USER, write_secret
 from tests.lifecycle.homesite import CATTLE, PET, Site, opened
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from lab import pct
-from lab.hostfolders import HostFolders
-from lab.nodeshell import NodeShell
-from lab.runtime import Completed
+from pvelab import pct
+from pvelab.hostfolders import HostFolders
+from pvelab.nodeshell import NodeShell
+from pvelab.runtime import Completed
 from tests.lifecycle.conftest import Deployed
 from tests.lifecycle.homesite import CATTLE, NODE, Site, assert_plain, copied, opened
 

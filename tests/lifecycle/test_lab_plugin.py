@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from lab.config import LabConfig
 from lab.instance import CHECKOUT
-from lab.server import LabServer
-from lab.simulated import SimulatedRuntime, write_template
+from pvelab.config import LabConfig
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime, write_template
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA me@x"
 PROGRAM = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.config import storages_for
+from pvelab.config import storages_for
 from tests.lifecycle.conftest import Deployed
 from tests.lifecycle.homesite import CATTLE, NODE, PET, Site, assert_plain, copied, opened
 

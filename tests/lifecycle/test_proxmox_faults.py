@@ -7,11 +7,11 @@ from typing import Literal
 
 import pytest
 
-from lab.faults import Rule
 from proxmox import errors
 from proxmox.client import Proxmox
 from proxmox.operations import attach, detach, ensure_power, ensure_volume
 from proxmox.planning import GIB, AttachWish, DetachWish, VolumeWish
+from pvelab.faults import Rule
 from tests.lifecycle.proxmox_cuts import Lab
 
 Act = Callable[[Proxmox, Callable[[str], None]], object]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.hostfolders import HostFolders, is_plain_folder
+from pvelab.hostfolders import HostFolders, is_plain_folder
 
 
 @pytest.fixture

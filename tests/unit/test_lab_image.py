@@ -10,7 +10,7 @@ import pytest
 from lab.image import ImageRecipe, again, agent_settings
 from lab.services.releases import PINNED, Release
 from lab.services.source import Source
-from lab.template import Recipe
+from pvelab.template import Recipe
 
 HOST = Recipe(None, None, (), (), "", ())
 

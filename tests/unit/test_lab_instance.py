@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.config import LabConfig
 from lab.daemon import offer_templates, volid_of
 from lab.environment import environment, export_lines
 from lab.instance import Lab, LabError, Ready, write_secret
-from lab.simulated import SimulatedRuntime
 from lab.stacks import stack_values
-from lab.template import Recipe, Template, apt_options_from_dump, mirrors_from_sources, sources_file
+from pvelab.config import LabConfig
+from pvelab.simulated import SimulatedRuntime
+from pvelab.template import Recipe, Template, apt_options_from_dump, mirrors_from_sources, sources_file
 
 
 @pytest.fixture

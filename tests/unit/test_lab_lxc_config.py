@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.lxc import parse_addresses
-from lab.lxc_config import (
+from pvelab.lxc import parse_addresses
+from pvelab.lxc_config import (
     HostTraits,
     fstab_escape,
     hosts_file,
@@ -21,7 +21,7 @@ from lab.lxc_config import (
     start_files,
     write_script,
 )
-from lab.runtime import Address, GuestSpec, Interface, Mount
+from pvelab.runtime import Address, GuestSpec, Interface, Mount
 
 ROOT = Mount("rootfs", "/", Path("/state/vm-105-disk-0.raw"))
 GUEST_DIR = Path("/run/hermes-lab/abc123/guests/pve/abc123-105")

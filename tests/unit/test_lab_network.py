@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.network import (
+from pvelab.network import (
     NEEDED,
     NetworkError,
     Plan,
@@ -23,7 +23,7 @@ from lab.network import (
     restore_settings,
     ruleset,
 )
-from lab.place import Place, leave, machine_lock
+from pvelab.place import Place, leave, machine_lock
 
 POOL = IPv4Network("10.64.0.0/10")
 

@@ -1,0 +1,1 @@
+"""A Proxmox VE on one Linux machine: the API, real containers, real volumes."""

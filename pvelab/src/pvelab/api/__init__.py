@@ -1,0 +1,14 @@
+"""The methods of the API, one module per branch of the tree; importing them fills the router."""
+
+from __future__ import annotations
+
+from pvelab.api import access, cluster, guests, nodes, pools, storage, users
+from pvelab.routing import Router
+
+
+def build_router() -> Router:
+    """A router with every modelled method. What is not in it answers 501."""
+    router = Router()
+    for module in (access, cluster, guests, nodes, pools, storage, users):
+        module.register(router)
+    return router

@@ -1,0 +1,183 @@
+"""/nodes: the nodes themselves, their tasks, their bridges."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from pvelab import backup
+from pvelab.routing import Call, Router, anybody, in_method, on_path
+from pvelab.schema import Prop, storage_id, vmid
+from pvelab.tasks import Upid, check_own_task
+
+_STARTED = time.time()
+
+
+def register(router: Router) -> None:
+    router.add("GET", "/nodes", check=anybody)(nodes)
+    router.add("GET", "/nodes/{node}/version", check=anybody)(version)
+    router.add("GET", "/nodes/{node}/status", check=on_path("/nodes/{node}", "Sys.Audit"))(status)
+    router.add(
+        "GET",
+        "/nodes/{node}/network",
+        check=anybody,
+        params={"type": Prop(enum=("bridge", "any_bridge", "any_local_bridge"))},
+    )(networks)
+    router.add(
+        "GET",
+        "/nodes/{node}/tasks",
+        check=anybody,
+        params={
+            "start": Prop("integer", minimum=0),
+            "limit": Prop("integer", minimum=0),
+            "vmid": Prop("integer"),
+            "typefilter": Prop(),
+            "source": Prop(enum=("archive", "active", "all")),
+            "errors": Prop("boolean"),
+        },
+    )(tasks)
+    router.add(
+        "POST",
+        "/nodes/{node}/vzdump",
+        check=in_method,
+        params={
+            "vmid": Prop("integer", required=True, format=vmid),
+            "storage": Prop(format=storage_id),
+            "mode": Prop(enum=("snapshot", "suspend", "stop")),
+            "compress": Prop(enum=("0", "1", "gzip", "lzo", "zstd")),
+        },
+    )(vzdump)
+    router.add("GET", "/nodes/{node}/tasks/{upid}/status", check=in_method)(task_status)
+    router.add(
+        "GET",
+        "/nodes/{node}/tasks/{upid}/log",
+        check=in_method,
+        params={"start": Prop("integer", minimum=0), "limit": Prop("integer", minimum=0), "download": Prop("boolean")},
+    )(task_log)
+    router.add("DELETE", "/nodes/{node}/tasks/{upid}", check=in_method)(task_abort)
+
+
+def nodes(call: Call) -> object:
+    cluster = call.cluster
+    found: list[dict[str, object]] = []
+    for node in cluster.config.nodes:
+        entry: dict[str, object] = {
+            "node": node,
+            "id": f"node/{node}",
+            "type": "node",
+            "status": "online",
+            "level": "",
+            "ssl_fingerprint": cluster.fingerprint,
+        }
+        if cluster.access.allows(call.who, f"/nodes/{node}", ["Sys.Audit"]):
+            entry.update(_load())
+        found.append(entry)
+    return found
+
+
+def _load() -> dict[str, object]:
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * page
+    free = os.sysconf("SC_AVPHYS_PAGES") * page
+    return {
+        "maxcpu": os.cpu_count() or 1,
+        "cpu": min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)),
+        "maxmem": total,
+        "mem": total - free,
+        "uptime": int(time.time() - _STARTED),
+    }
+
+
+def version(call: Call) -> object:
+    release = call.cluster.config.version
+    return {"version": release, "release": release.rpartition(".")[0], "repoid": "0c5b1d0a7f6e2b41"}
+
+
+def status(call: Call) -> object:
+    load = _load()
+    return {
+        "uptime": load["uptime"],
+        "cpu": load["cpu"],
+        "loadavg": [f"{value:.2f}" for value in os.getloadavg()],
+        "memory": {"total": load["maxmem"], "used": load["mem"]},
+        "cpuinfo": {"cpus": load["maxcpu"], "cores": load["maxcpu"], "sockets": 1},
+        "kversion": f"{os.uname().sysname} {os.uname().release}",
+        "pveversion": f"pve-manager/{call.cluster.config.version}/0c5b1d0a7f6e2b41",
+    }
+
+
+def networks(call: Call) -> object:
+    """The bridges that the caller may use (SDN.Use) or see, and with ``any_bridge`` the vnets."""
+    cluster = call.cluster
+
+    def may_see(bridge: str, zone: str) -> bool:
+        return cluster.access.allows(call.who, f"/sdn/zones/{zone}/{bridge}", ["SDN.Audit", "SDN.Use"], any_of=True)
+
+    auditor = cluster.access.allows(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
+    bridges = [bridge for bridge in cluster.config.bridges if auditor or may_see(bridge, "localnetwork")]
+    rows = [{"iface": bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static"} for bridge in bridges]
+    if call.get("type") == "any_bridge":
+        vnets = [vnet for vnet, zone in cluster.config.vnets if may_see(vnet, zone)]
+        # Without its zone (pve-network, get_local_vnets).
+        rows += [{"iface": vnet, "type": "vnet", "active": "1", "ipam": 0, "vlanaware": 0} for vnet in vnets]
+    return rows
+
+
+def tasks(call: Call) -> object:
+    """Ended and running tasks, newest first: all with Sys.Audit, else the own ones."""
+    cluster = call.cluster
+    auditor = cluster.access.allows(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
+    vmid, kind = call.get("vmid"), call.get("typefilter")
+    source = call.get("source") or "archive"
+    found: list[dict[str, object]] = []
+    for upid in cluster.tasks.history(call.node):
+        if not (auditor or check_own_task(upid, call.who.authid)):
+            continue
+        if (vmid is not None and upid.id != vmid) or (kind is not None and upid.type != kind):
+            continue
+        state = cluster.tasks.status(upid)
+        ended = state["status"] == "stopped"
+        if (source == "archive" and not ended) or (source == "active" and ended):
+            continue
+        if call.flag("errors") and state.get("exitstatus") == "OK":
+            continue
+        entry = {key: state[key] for key in ("upid", "node", "pid", "pstart", "starttime", "type", "id", "user")}
+        if "tokenid" in state:
+            entry["tokenid"] = state["tokenid"]
+        if ended:
+            entry["endtime"] = cluster.tasks.end_time(upid)
+            entry["status"] = state["exitstatus"]
+        found.append(entry)
+    call.extra["total"] = len(found)
+    first = call.number("start", 0)
+    return found[first : first + call.number("limit", 50)]
+
+
+def _readable(call: Call) -> Upid:
+    """The task of the path when the caller may read it (facts proxmox 13)."""
+    upid = Upid.parse(call.params["upid"])
+    if not check_own_task(upid, call.who.authid):
+        call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
+    return upid
+
+
+def task_status(call: Call) -> object:
+    return call.cluster.tasks.status(_readable(call))
+
+
+def task_log(call: Call) -> object:
+    lines, total = call.cluster.tasks.log(_readable(call), call.number("start", 0), call.number("limit", 50))
+    call.extra["total"] = total
+    return lines
+
+
+def task_abort(call: Call) -> object:
+    upid = Upid.parse(call.params["upid"])
+    if not check_own_task(upid, call.who.authid):
+        call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Modify"])
+    call.cluster.tasks.abort(upid)
+    return None
+
+
+def vzdump(call: Call) -> object:
+    return backup.backup(call.cluster, call.who, call.node, call.params)

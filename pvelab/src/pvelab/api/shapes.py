@@ -1,0 +1,64 @@
+"""The objects that several listings share (facts proxmox 12)."""
+
+from __future__ import annotations
+
+import contextlib
+
+from pvelab.cluster import DEFAULT_MEMORY, Cluster
+from pvelab.errors import ApiError
+from pvelab.guestconfig import max_disk
+from pvelab.guestfile import GuestConfig
+from pvelab.runtime import Usage
+from pvelab.schema import INTEGER_OPTIONS
+
+MIB = 1 << 20
+_PRESSURE = ("pressurecpufull", "pressurecpusome", "pressureiofull", "pressureiosome")
+_PRESSURE_MEMORY = ("pressurememoryfull", "pressurememorysome")
+
+
+def json_options(options: dict[str, str]) -> dict[str, object]:
+    """Integers and booleans as JSON numbers, everything else as written."""
+    return {
+        key: int(value) if key in INTEGER_OPTIONS and value.lstrip("-").isdigit() else value
+        for key, value in options.items()
+    }
+
+
+def guest_usage(cluster: Cluster, node: str, vmid: int, config: GuestConfig) -> Usage | None:
+    with contextlib.suppress(ApiError, ValueError):
+        return cluster.runtime.usage(cluster.spec(node, vmid, config))
+    return None
+
+
+def guest_status(cluster: Cluster, node: str, vmid: int, config: GuestConfig, *, running: bool) -> dict[str, object]:
+    """One guest as ``status/current`` and the node's list show it: bytes, seconds, cores."""
+    usage = guest_usage(cluster, node, vmid, config) if running else None
+    options = config.options
+    entry: dict[str, object] = {
+        "vmid": vmid,
+        "status": "running" if running else "stopped",
+        "name": options.get("hostname", f"CT{vmid}"),
+        "type": "lxc",
+        "cpus": float(options["cpulimit"]) if float(options.get("cpulimit", 0)) else int(options.get("cores", 0)) or 2,
+        "cpu": usage.cpu if usage else 0,
+        "mem": usage.mem if usage else 0,
+        "maxmem": int(options.get("memory", DEFAULT_MEMORY)) * MIB,
+        "swap": usage.swap if usage else 0,
+        "maxswap": int(options.get("swap", DEFAULT_MEMORY)) * MIB,
+        "disk": usage.disk if usage else 0,
+        "maxdisk": max_disk(config),
+        "netin": usage.netin if usage else 0,
+        "netout": usage.netout if usage else 0,
+        "diskread": usage.diskread if usage else 0,
+        "diskwrite": usage.diskwrite if usage else 0,
+        "uptime": usage.uptime if usage else 0,
+    }
+    for key in ("tags", "lock"):
+        if key in options:
+            entry[key] = options[key]
+    if config.flag("template"):
+        entry["template"] = 1
+    if usage is not None:
+        entry["pid"] = usage.pid
+        entry.update(dict.fromkeys((*_PRESSURE, *_PRESSURE_MEMORY), 0))
+    return entry

@@ -1,0 +1,220 @@
+"""/storage and /nodes/{node}/storage: what is there, how full, and volumes without a guest (facts proxmox 11)."""
+
+from __future__ import annotations
+
+import re
+
+from pvelab.config import StorageConfig
+from pvelab.errors import ApiError, bad_param, die
+from pvelab.rights import check_volume_access
+from pvelab.routing import Call, Router, anybody, on_storage
+from pvelab.schema import Prop, content_list, storage_id, vmid
+from pvelab.tasks import Task, Upid
+from pvelab.volumes import Volume, VolumeInfo
+
+CONTENT = Prop(format=content_list)
+_SEE = ("Datastore.Audit", "Datastore.AllocateSpace")
+
+
+def register(router: Router) -> None:
+    router.add("GET", "/storage", check=anybody, params={"type": Prop()})(configured)
+    router.add(
+        "GET",
+        "/nodes/{node}/storage",
+        check=anybody,
+        params={
+            "content": CONTENT,
+            "storage": Prop(format=storage_id),
+            "enabled": Prop("boolean"),
+            "format": Prop("boolean"),
+        },
+    )(listing)
+    router.add("GET", "/nodes/{node}/storage/{storage}/status", check=on_storage(*_SEE))(status)
+    router.add(
+        "GET",
+        "/nodes/{node}/storage/{storage}/content",
+        check=on_storage(*_SEE),
+        params={"content": CONTENT, "vmid": Prop("integer", format=vmid)},
+    )(content)
+    router.add(
+        "POST",
+        "/nodes/{node}/storage/{storage}/content",
+        check=on_storage("Datastore.AllocateSpace"),
+        params={
+            "vmid": Prop("integer", required=True, format=vmid),
+            "filename": Prop(required=True),
+            "size": Prop(required=True, pattern=r"\d+[MG]?"),
+            "format": Prop(enum=("raw", "qcow2", "subvol", "vmdk"), requires="size"),
+        },
+    )(allocate)
+    router.add("GET", "/nodes/{node}/storage/{storage}/content/{volume}", check=anybody)(volume_info)
+    router.add(
+        "DELETE",
+        "/nodes/{node}/storage/{storage}/content/{volume}",
+        check=anybody,
+        params={"delay": Prop("integer", minimum=1, maximum=30)},
+    )(free)
+
+
+def _describe(call: Call, storage: StorageConfig) -> dict[str, object]:
+    total, used = call.cluster.volumes.space(call.node, storage)
+    return {
+        "type": storage.type,
+        "content": ",".join(sorted(storage.content)),
+        "enabled": int(storage.enabled),
+        "active": int(storage.enabled),
+        "shared": int(storage.shared),
+        "total": total,
+        "used": used,
+        "avail": max(0, total - used),
+    }
+
+
+def _visible(call: Call, storage: StorageConfig) -> bool:
+    return call.cluster.access.allows(call.who, f"/storage/{storage.name}", _SEE, any_of=True)
+
+
+def configured(call: Call) -> object:
+    found: list[dict[str, object]] = []
+    for storage in call.cluster.config.storages:
+        if _visible(call, storage) and call.get("type") in (None, storage.type):
+            entry: dict[str, object] = {
+                "storage": storage.name,
+                "type": storage.type,
+                "content": ",".join(sorted(storage.content)),
+            }
+            if storage.shared:
+                entry["shared"] = 1
+            if storage.nodes is not None:
+                entry["nodes"] = ",".join(sorted(storage.nodes))
+            if not storage.enabled:
+                entry["disable"] = 1
+            if storage.type == "lvmthin":
+                entry |= {"vgname": storage.volume_group, "thinpool": "data"}
+            else:
+                entry["path"] = "/var/lib/vz"
+            found.append(entry)
+    return found
+
+
+def listing(call: Call) -> object:
+    wanted = set((call.get("content") or "").split(",")) - {""}
+    found: list[dict[str, object]] = []
+    for storage in call.cluster.volumes.storages(call.node):
+        if not _visible(call, storage) or call.get("storage") not in (None, storage.name):
+            continue
+        if (wanted and not wanted & storage.content) or (call.flag("enabled") and not storage.enabled):
+            continue
+        entry = {"storage": storage.name, **_describe(call, storage)}
+        total, used = call.cluster.volumes.space(call.node, storage)
+        entry["used_fraction"] = used / total if total else 0
+        found.append(entry)
+    return found
+
+
+def _node_storage(call: Call) -> StorageConfig:
+    return call.cluster.volumes.usable(call.params["storage"], call.node)
+
+
+def status(call: Call) -> object:
+    try:
+        storage = _node_storage(call)
+    except ApiError:
+        raise bad_param("storage", "No such storage.") from None
+    return _describe(call, storage)
+
+
+def _content_type(volume: Volume, guests: set[int]) -> str:
+    """A volume counts as ``rootdir`` only while its owner is a container that exists."""
+    if volume.content != "images":
+        return volume.content
+    return "rootdir" if volume.owner in guests else "images"
+
+
+def content(call: Call) -> object:
+    cluster = call.cluster
+    storage = _node_storage(call)
+    wanted, owner = call.get("content"), call.get("vmid")
+    guests = {number for number, place in cluster.guests().items() if place.kind == "lxc"}
+    found: list[dict[str, object]] = []
+    for entry in cluster.volumes.list(call.node, storage):
+        kind = _content_type(entry.volume, guests)
+        if (wanted is not None and kind != wanted) or (owner is not None and entry.volume.owner != int(owner)):
+            continue
+        try:
+            check_volume_access(cluster, call.who, None, entry.volume.volid)
+        except ApiError:
+            continue
+        found.append(_entry(entry, kind))
+    return found
+
+
+def _entry(entry: VolumeInfo, kind: str) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "volid": entry.volume.volid,
+        "content": kind,
+        "format": entry.format,
+        "size": entry.size,
+        "ctime": entry.ctime,
+    }
+    if entry.volume.owner is not None:
+        shown["vmid"] = entry.volume.owner
+    return shown
+
+
+def allocate(call: Call) -> object:
+    """A raw volume, no file system (facts proxmox 11); returns its volid."""
+    storage = _node_storage(call)
+    owner, name = call.vmid, call.params["filename"]
+    if storage.type == "lvmthin" and not re.fullmatch(rf"vm-{owner}-\S+", name):
+        raise die(f"illegal name '{name}' - should be 'vm-{owner}-*'")
+    if storage.type != "lvmthin":
+        name = f"{owner}/{name if name.endswith('.raw') else name + '.raw'}"
+    number, unit = re.findall(r"(\d+)([MG]?)", call.params["size"])[0]
+    size = int(number) * {"": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
+    return call.cluster.volumes.allocate(
+        call.node, storage.name, owner, size, lambda _text: None, root_owner=None, name=name
+    )
+
+
+def _volume(call: Call) -> Volume:
+    given = call.params["volume"]
+    storage = call.params["storage"]
+    volid = given if ":" in given else f"{storage}:{given}"
+    if volid.partition(":")[0] != storage:
+        raise die(f"volume ID '{volid}' does not belong to storage '{storage}'")
+    return call.cluster.volumes.parse(volid)
+
+
+def volume_info(call: Call) -> object:
+    volume = _volume(call)
+    check_volume_access(call.cluster, call.who, None, volume.volid)
+    size = call.cluster.volumes.size(call.node, volume.volid)
+    path = call.cluster.volumes.path(call.node, volume)
+    shown = f"/dev/{volume.storage.volume_group}/{volume.name}" if volume.storage.type == "lvmthin" else str(path)
+    return {"path": shown, "size": size, "used": min(size, path.stat().st_blocks * 512), "format": "raw"}
+
+
+def free(call: Call) -> object:
+    """No look at any guest's config: only the kernel refuses, while it is mounted (facts proxmox 11)."""
+    volume = _volume(call)
+    cluster, node = call.cluster, call.node
+    cluster.access.check(call.who, f"/storage/{volume.storage.name}", ["Datastore.Allocate"])
+    cluster.volumes.usable(volume.storage.name, node)
+
+    def worker(task: Task) -> None:
+        cluster.volumes.free(node, volume.volid, task.line)
+        task.line(f"Removed volume '{volume.volid}'")
+
+    subject = f"{volume.owner}@{volume.storage.name}" if volume.owner is not None else volume.storage.name
+    upid = cluster.start_task(node, "imgdel", subject, call.who, worker)
+    if call.get("delay") is not None:
+        for task in cluster.tasks.active():
+            if str(task.upid) == upid:
+                task.done.wait(call.number("delay", 1))
+        state = cluster.tasks.status(Upid.parse(upid))
+        if state["status"] == "stopped":
+            if state["exitstatus"] != "OK":
+                raise die(str(state["exitstatus"]))
+            return None
+    return upid

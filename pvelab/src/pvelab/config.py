@@ -1,0 +1,103 @@
+"""What a lab consists of: nodes, storages, bridges, and where its state lives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pvelab.runtime import Runtime
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """One entry of Proxmox's ``storage.cfg``.
+
+    ``content`` uses Proxmox's content names (``rootdir``, ``images``, ``vztmpl``, ``iso``, ``backup``).
+    ``nodes`` limits where the storage exists; None is everywhere. ``capacity`` is the total shown for a
+    thin pool, in bytes; a ``dir`` storage shows the file system below it.
+    """
+
+    name: str
+    type: Literal["dir", "lvmthin"]
+    content: frozenset[str]
+    shared: bool = False
+    nodes: frozenset[str] | None = None
+    enabled: bool = True
+    capacity: int = 512 * GIB
+    volume_group: str = "pve"
+
+    def on_node(self, node: str) -> bool:
+        return self.nodes is None or node in self.nodes
+
+
+LOCAL = StorageConfig("local", "dir", frozenset({"vztmpl", "iso", "backup"}))
+LOCAL_LVM = StorageConfig("local-lvm", "lvmthin", frozenset({"rootdir", "images"}))
+SHARED = StorageConfig("shared", "dir", frozenset({"rootdir", "images", "vztmpl", "iso", "backup"}), shared=True)
+
+DEFAULT_STORAGES = (LOCAL, LOCAL_LVM)
+
+
+def storages_for(nodes: Sequence[str]) -> tuple[StorageConfig, ...]:
+    """``local`` and ``local-lvm`` on each node, and one shared storage when there are several."""
+    return DEFAULT_STORAGES if len(nodes) == 1 else (*DEFAULT_STORAGES, SHARED)
+
+
+@dataclass(frozen=True)
+class LabConfig:
+    """A lab. Everything it keeps lies below ``state_dir``; it listens on ``host`` only, which is loopback.
+
+    ``port`` 0 takes any free one. ``auth_delay`` is how long a 401 is held back, in seconds (facts proxmox 0).
+    ``lock_timeout`` and ``create_lock_timeout`` are how long a call waits for a guest's lock (facts proxmox 13).
+    ``broadcast_interval`` is how old, in seconds, the states in ``/cluster/resources`` may be (facts proxmox 12).
+    ``control`` opens the fault socket ``<state_dir>/control.sock``. ``vnets``: each with its
+    zone of a software-defined network; here a guest on one is on the same wire as those on a bridge.
+    """
+
+    state_dir: Path
+    runtime: Runtime
+    nodes: tuple[str, ...] = ("pve",)
+    storages: tuple[StorageConfig, ...] = DEFAULT_STORAGES
+    bridges: tuple[str, ...] = ("vmbr0",)
+    vnets: tuple[tuple[str, str], ...] = (("intra01", "intra"),)
+    bridge_mtu: int = 1500
+    host: str = "127.0.0.1"
+    port: int = 0
+    auth_delay: float = 3.0
+    lock_timeout: float = 10.0
+    create_lock_timeout: float = 5.0
+    broadcast_interval: float = 10.0
+    control: bool = True
+    version: str = field(default="9.2.11")
+
+    @property
+    def zones(self) -> dict[str, str]:
+        """Everything that a guest's card may be plugged into, and the zone that its rights go by."""
+        return {**dict.fromkeys(self.bridges, "localnetwork"), **dict(self.vnets)}
+
+    def node_dir(self, node: str) -> Path:
+        return self.state_dir / "nodes" / node
+
+    def guest_dir(self, node: str) -> Path:
+        return self.node_dir(node) / "lxc"
+
+    def host_dir(self, node: str) -> Path:
+        """The node's own file system: what is /srv/x there is <host_dir>/srv/x here (hostfolders.py)."""
+        return (self.node_dir(node) / "host").resolve()
+
+    def storage_dir(self, node: str, storage: str) -> Path:
+        """Where a storage keeps its files: below the node, or once for all nodes when it is shared."""
+        for entry in self.storages:
+            if entry.name == storage and entry.shared:
+                return self.state_dir / "shared" / storage
+        return self.node_dir(node) / "storage" / storage
+
+    def template_dir(self, node: str, storage: str = "local") -> Path:
+        return self.storage_dir(node, storage) / "template" / "cache"
+
+    def task_dir(self, node: str) -> Path:
+        return self.node_dir(node) / "tasks"

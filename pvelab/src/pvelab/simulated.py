@@ -1,0 +1,231 @@
+"""A runtime without containers: power states in memory and on disk, volumes as small sparse files.
+
+It decides nothing that Proxmox decides. It does know what a kernel would refuse: to mount what was never formatted, to
+mount read-only what is mounted read-write, to free what is mounted.
+"""
+
+# ruff: noqa: ARG002 - every method keeps the parameters of the protocol
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pvelab import hostkeys
+from pvelab.hostfolders import is_plain_folder
+from pvelab.runtime import Address, Completed, GuestInterface, GuestSpec, Log, Mount, RuntimeFault, Setup, Usage
+
+_MAGIC = b"ext4:"
+_HEADER = 4096
+_BLOCK = 4096
+
+
+@dataclass
+class _Running:
+    since: float
+    pid: int
+    mounts: tuple[Mount, ...]
+    spec: GuestSpec
+
+
+class SimulatedRuntime:
+    """Guests that are on or off. ``state_file`` keeps who runs across a restart of the lab; None forgets it."""
+
+    def __init__(self, state_file: Path | None = None) -> None:
+        self._lock = threading.RLock()
+        self._stopped = threading.Condition(self._lock)
+        self._state_file = state_file
+        self._running: dict[tuple[str, int], _Running] = {}
+        self._was_running: set[tuple[str, int]] = set()
+        self._next_pid = 100_000
+        self.stubborn: set[int] = set()
+        """VMIDs whose init ignores the request to power off."""
+        self.broken: set[int] = set()
+        """VMIDs whose init does not come up."""
+        if state_file is not None and state_file.exists():
+            self._was_running = {(node, vmid) for node, vmid in json.loads(state_file.read_text())}
+
+    # --- volumes ---
+
+    def format_volume(self, image: Path, size: int, *, root_owner: int, log: Log) -> None:
+        log(f"Creating filesystem with {size // _BLOCK} 4k blocks and {max(16, size // 16384)} inodes")
+        identity = uuid.uuid4()
+        log(f"Filesystem UUID: {identity}")
+        log("Superblock backups stored on blocks: ")
+        with image.open("wb") as handle:
+            handle.write(_MAGIC + f"{identity}:{root_owner}\n".encode())
+            handle.truncate(size)
+
+    def allocate_raw(self, image: Path, size: int) -> None:
+        with image.open("wb") as handle:
+            handle.truncate(size)
+
+    def grow_volume(self, image: Path, size: int, *, mounted: bool, log: Log) -> None:
+        os.truncate(image, size)
+
+    def copy_volume(self, source: Path, target: Path) -> None:
+        with source.open("rb") as handle:
+            header = handle.read(_HEADER)
+        with target.open("wb") as handle:
+            handle.write(header)
+            handle.truncate(source.stat().st_size)
+
+    def remove_volume(self, image: Path) -> None:
+        with self._lock:
+            if self._users(image):
+                name = image.name.removesuffix(".raw")
+                raise RuntimeFault(
+                    f"lvremove 'pve/{name}' error:   Logical volume pve/{name} contains a filesystem in use."
+                )
+            image.unlink(missing_ok=True)
+
+    # --- guests ---
+
+    def unpack(self, spec: GuestSpec, template: Path, setup: Setup, log: Log) -> None:
+        for mount in spec.mounts:
+            self._check_formatted(spec.vmid, mount)
+        log(f"Total bytes read: {template.stat().st_size}")
+        # There is no file system to hold a key: of each only the fingerprint exists.
+        for kind in ("ecdsa", "ed25519", "rsa"):
+            found = base64.b64encode(os.urandom(32)).decode().rstrip("=")
+            hostkeys.tell(log, kind, f"SHA256:{found}", spec.hostname)
+
+    def start(self, spec: GuestSpec, log: Log) -> None:
+        with self._lock:
+            for mount in spec.mounts:
+                self._check_mount(spec.vmid, mount)
+            if spec.vmid in self.broken:
+                raise self._failed_start(spec.vmid, 1)
+            self._next_pid += 1
+            self._running[spec.node, spec.vmid] = _Running(time.time(), self._next_pid, spec.mounts, spec)
+            self._save()
+
+    def shutdown(self, spec: GuestSpec, timeout: float) -> bool:
+        with self._lock:
+            if spec.vmid in self.stubborn:
+                return self._stopped.wait_for(lambda: (spec.node, spec.vmid) not in self._running, timeout)
+            self._stop(spec.node, spec.vmid)
+            return True
+
+    def kill(self, spec: GuestSpec) -> None:
+        self._stop(spec.node, spec.vmid)
+
+    def power_off_from_inside(self, node: str, vmid: int) -> None:
+        """What ``poweroff`` inside the guest does: nobody asked the API."""
+        self._stop(node, vmid)
+
+    def running(self, node: str) -> frozenset[int]:
+        with self._lock:
+            return frozenset(vmid for where, vmid in self._running if where == node)
+
+    def usage(self, spec: GuestSpec) -> Usage | None:
+        with self._lock:
+            entry = self._running.get((spec.node, spec.vmid))
+        if entry is None:
+            return None
+        return Usage(pid=entry.pid, uptime=int(time.time() - entry.since), mem=48 << 20, disk=512 << 20)
+
+    def interfaces(self, spec: GuestSpec) -> tuple[GuestInterface, ...]:
+        with self._lock:
+            if (spec.node, spec.vmid) not in self._running:
+                return ()
+        found = [
+            GuestInterface("lo", "00:00:00:00:00:00", (Address("127.0.0.1", 8, "inet"), Address("::1", 128, "inet6")))
+        ]
+        for interface in spec.interfaces:
+            addresses = []
+            if interface.ip and "/" in interface.ip:
+                address, _, prefix = interface.ip.partition("/")
+                addresses.append(Address(address, int(prefix), "inet"))
+            elif interface.ip == "dhcp":
+                addresses.append(Address(f"10.99.{spec.vmid // 250 % 250}.{spec.vmid % 250 + 2}", 16, "inet"))
+            if interface.ip6 and "/" in interface.ip6:
+                address, _, prefix = interface.ip6.partition("/")
+                addresses.append(Address(address, int(prefix), "inet6"))
+            found.append(GuestInterface(interface.name, interface.hwaddr.lower(), tuple(addresses)))
+        return tuple(found)
+
+    def hot_mount(self, spec: GuestSpec, mount: Mount, log: Log) -> None:
+        with self._lock:
+            entry = self._running[spec.node, spec.vmid]
+            if mount.image is not None and not _formatted(mount.image):
+                raise RuntimeFault(f"command 'mount /dev/pve/{mount.image.stem} ...' failed: exit code 32")
+            entry.mounts = (*entry.mounts, mount)
+
+    def execute(self, spec: GuestSpec, argv: Sequence[str], stdin: bytes = b"") -> Completed:
+        return Completed(1, stderr=b"this lab runs without containers: there is nothing to run a command in\n")
+
+    def recover(self, specs: Sequence[GuestSpec]) -> None:
+        with self._lock:
+            for spec in specs:
+                key = (spec.node, spec.vmid)
+                if key in self._was_running and key not in self._running:
+                    self._next_pid += 1
+                    self._running[key] = _Running(time.time(), self._next_pid, spec.mounts, spec)
+            self._was_running.clear()
+            self._save()
+
+    # --- inside ---
+
+    def _stop(self, node: str, vmid: int) -> None:
+        with self._lock:
+            self._running.pop((node, vmid), None)
+            self._stopped.notify_all()
+            self._save()
+
+    def _save(self) -> None:
+        if self._state_file is not None:
+            temporary = self._state_file.with_suffix(".tmp")
+            temporary.write_text(json.dumps(sorted(self._running)))
+            temporary.replace(self._state_file)
+
+    def _users(self, image: Path) -> list[Mount]:
+        return [mount for entry in self._running.values() for mount in entry.mounts if mount.image == image]
+
+    def _check_mount(self, vmid: int, mount: Mount) -> None:
+        if mount.host_folder is not None:
+            if not is_plain_folder(mount.host_folder):
+                raise self._failed_start(vmid, 2, f"directory '{mount.host_path}' does not exist")
+            return
+        self._check_formatted(vmid, mount)
+        if mount.image is None:
+            return
+        # One block device, one set of superblock flags (facts proxmox 8): rw held and ro wanted fails.
+        if mount.read_only and any(not other.read_only for other in self._users(mount.image)):
+            raise self._failed_start(vmid, 32, f"mount: {mount.path}: /dev/pve/{mount.image.stem} already mounted on /")
+
+    def _check_formatted(self, vmid: int, mount: Mount) -> None:
+        if mount.image is not None and not _formatted(mount.image):
+            raise self._failed_start(vmid, 32, f"mount: {mount.path}: wrong fs type, bad option, bad superblock")
+
+    @staticmethod
+    def _failed_start(vmid: int, status: int, *log: str) -> RuntimeFault:
+        return RuntimeFault(
+            f"startup for container '{vmid}' failed",
+            [
+                *log,
+                f"run_buffer: 571 Script exited with status {status}",
+                f'lxc_init: 845 Failed to run lxc.hook.pre-start for container "{vmid}"',
+                f'__lxc_start: 2034 Failed to initialize container "{vmid}"',
+            ],
+        )
+
+
+def _formatted(image: Path) -> bool:
+    with image.open("rb") as handle:
+        return handle.read(len(_MAGIC)) == _MAGIC
+
+
+def write_template(directory: Path, name: str = "debian-12-standard_12.7-1_amd64.tar.zst") -> Path:
+    """A template that this runtime accepts: it never looks inside."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    path.write_bytes(b"not a real archive: the simulated runtime does not unpack\n")
+    return path
