@@ -1,0 +1,9 @@
+"""``python -m lab.pct``: a node's ``pct``, for the lab that ``HERMES_LAB_DIR`` names, or the checkout's own."""
+
+import sys
+
+from lab.instance import Lab
+from pvelab.pct import main
+
+if __name__ == "__main__":
+    sys.exit(main(["--lab", str(Lab.default().state_dir), *sys.argv[1:]]))
