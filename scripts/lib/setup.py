@@ -1,8 +1,7 @@
-"""Set-up of a checkout, run by scripts/setup with whatever Python 3.11+ there is.
+"""Sets up a checkout. scripts/setup runs it with any Python 3.11 or newer.
 
-Only the standard library is at hand here: this is what brings everything else.
-All that it makes lies below ``.cache``; the caller's site-packages, Pulumi home
-and git configuration are never touched.
+It uses the standard library only, because it installs everything else: uv by pip, the Python packages by uv, the Pulumi
+CLI from an archive, the plugins by the CLI. It writes below ``.cache`` only.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
@@ -48,11 +47,11 @@ INPUTS = (
     ROOT / "tests" / "debian-packages.txt",
 )
 SCOPES = ("no-lab", "lab", "tests")
-"""What a set-up is for; each does all that those before it do."""
+"""What a set-up is for. Each scope includes those before it."""
 
 
 class SetupError(Exception):
-    """Something that the person in front of the terminal has to do; the text says what."""
+    """The user has to act; the text says how."""
 
 
 def say(line: str) -> None:
@@ -76,23 +75,23 @@ REMEDIES = (
     (
         "UnknownIssuer|CERTIFICATE_VERIFY_FAILED|certificate verify failed",
         (
-            "A certificate is not trusted: where a proxy has its own authority, add that to the system's certificates "
+            "A certificate is not trusted. If a proxy has its own authority, add it to the system's certificates "
             "(update-ca-certificates), then run this again."
         ),
     ),
     (
         "NewConnectionError|ConnectTimeout|error sending request|[Nn]ame or service not known|resolve|resolution",
         (
-            "There is no way to the packages: check the network; behind a proxy set https_proxy, with a mirror of "
-            "your own PIP_INDEX_URL and UV_DEFAULT_INDEX. Then run this again: it goes on where it was."
+            "The packages can't be reached: check the network. Behind a proxy set https_proxy; with a mirror of your "
+            "own set PIP_INDEX_URL and UV_DEFAULT_INDEX. Then run this again: it continues where it stopped."
         ),
     ),
 )
-"""What a failed download says, and what to do about it; the first that fits."""
+"""Patterns in a failed command's output, each with its advice. The first match counts."""
 
 
 def remedy(output: str) -> str:
-    """Advice for a command's output, as a line to add to it; empty where nothing is known."""
+    """Advice for a command's output, with a line break before it; empty where none is known."""
     return next((f"\n{advice}" for pattern, advice in REMEDIES if re.search(pattern, output)), "")
 
 
@@ -105,7 +104,7 @@ def sha256(path: Path) -> str:
 
 
 def fingerprint() -> str:
-    """What a finished set-up depends on. Another place of the checkout counts: a venv can't be moved."""
+    """Digest of all that a set-up depends on, the checkout's place included: a venv can't be moved."""
     digest = hashlib.sha256(f"{ROOT}\n{sys.version_info[:2]}\n".encode())
     for path in INPUTS:
         digest.update(path.read_bytes() if path.exists() else b"")
@@ -113,13 +112,13 @@ def fingerprint() -> str:
 
 
 def finished(mark: str, scope: str) -> bool:
-    """Whether an earlier run did all of this, or more."""
+    """Whether an earlier run has done this scope or a wider one."""
     done = [f"{mark} {wider}" for wider in SCOPES[SCOPES.index(scope) :]]
     return (
         STAMP.exists()
         and STAMP.read_text() in done
         and (VENV / "bin" / "python").exists()
-        and pulumi_link().exists()
+        and programs_folder().exists()
         and UV.exists()
     )
 
@@ -141,7 +140,11 @@ def is_debian(release: Path = Path("/etc/os-release")) -> bool:
 
 
 def debian_packages(scope: str) -> list[str]:
-    """The packages that are wanted and not installed, in the order of the list."""
+    """The missing packages, in the order of the list; none where there is no package database of Debian's kind."""
+    if shutil.which("dpkg-query") is None:
+        if scope != "no-lab":
+            say("the local Proxmox (scripts/lab, scripts/demo, scripts/test) needs Debian or Ubuntu, and is left out")
+        return []
     wanted = ["git", "ca-certificates"]
     if scope != "no-lab":
         # shellcheck is for scripts/check.
@@ -151,7 +154,7 @@ def debian_packages(scope: str) -> list[str]:
         if is_debian():
             wanted += browser
         else:
-            say(f"not Debian, where {' and '.join(browser)} are packages: without them the browser's tests are skipped")
+            say(f"{' and '.join(browser)} are packages of Debian only: without them the browser's tests are skipped")
     query = subprocess.run(
         ["dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n"], capture_output=True, text=True, check=False
     )
@@ -163,23 +166,25 @@ UNPACKED = "unpacked"
 
 
 def unpack_debian_packages() -> None:
-    """Bring the programs that tests start themselves: installed, each would run as a service from now on."""
+    """Unpack the programs that the tests start. Installed packages would run as services."""
     wanted = [words[0] for words in listed_packages("tests") if UNPACKED in words]
     stamp = TOOLS / "unpacked"
     if stamp.exists() and stamp.read_text().split() == wanted:
         return
+    if shutil.which("apt-get") is None:
+        return
     lists = Path("/var/lib/apt/lists")
-    if os.geteuid() == 0 and shutil.which("apt-get") and not any(lists.glob("*_Packages*")):
-        run(["apt-get", "update", "-qq"], "reading the package lists")
+    if os.geteuid() == 0 and not any(lists.glob("*_Packages*")):
+        update_package_lists()
     if not any(lists.glob("*_Packages*")):
-        say(f"tests want {' and '.join(wanted)}, and there are no package lists to fetch them by. As root:")
+        say(f"the tests need {' and '.join(wanted)}, and apt has no package lists yet. As root:")
         say("  apt-get update")
         return
     say(f"unpacking {' '.join(wanted)} below {TOOLS.relative_to(ROOT)}")
     shutil.rmtree(TOOLS, ignore_errors=True)
     TOOLS.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        # Not as _apt, who has no way into a checkout; the lists' sums are checked either way.
+        # Not as the user _apt, who can't enter a checkout. apt checks the sums of its lists either way.
         run(
             ["apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", *wanted],
             f"downloading {' '.join(wanted)}",
@@ -195,13 +200,17 @@ def install_debian_packages(missing: Sequence[str]) -> None:
         return
     command = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(missing)}"
     if os.geteuid() != 0:
-        say("the local Proxmox (scripts/lab, scripts/demo, scripts/test) needs packages that are not here. As root:")
+        say("packages are missing, for the local Proxmox or the tests. As root:")
         say(f"  {command}")
         return
     say(f"installing Debian packages: {' '.join(missing)}")
+    update_package_lists()
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update", "-qq"], "reading the package lists", env=env)
     run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], "installing packages", env=env)
+
+
+def update_package_lists() -> None:
+    run(["apt-get", "update", "-qq"], "reading the package lists")
 
 
 # --- Python packages ---------------------------------------------------------------------------
@@ -215,78 +224,37 @@ def install_uv() -> None:
         if have[1:2] == [wanted]:
             return
     if importlib.util.find_spec("pip") is None:
-        install_pip()
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise SetupError(
+                f"{sys.executable} has no pip, and uv is installed by pip.\n"
+                "  On Debian or Ubuntu:  sudo apt-get install python3-pip"
+            )
+        install_debian_packages(["python3-pip"])
     say(f"installing uv {wanted}")
     target = CACHE / "uv"
     shutil.rmtree(target, ignore_errors=True)
     # --target leaves the system's own packages alone, and is allowed where they are "externally managed".
-    run(
-        [
-            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-deps", "--require-hashes"),
-            "--target",
-            target,
-            "-r",
-            lock,
-        ],
-        "installing uv",
-        env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-    )
-
-
-def install_pip() -> None:
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        say("installing python3-pip")
-        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        run(["apt-get", "update", "-qq"], "reading the package lists", env=env)
-        run(
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-pip"],
-            "installing python3-pip",
-            env=env,
-        )
-        return
-    raise SetupError(
-        f"{sys.executable} has no pip, which brings uv, which brings the rest.\n"
-        "  On Debian or Ubuntu:  sudo apt-get install python3-pip"
-    )
+    options = ("--quiet", "--no-cache-dir", "--no-deps", "--require-hashes", "--target", target)
+    env = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    run([sys.executable, "-m", "pip", "install", *options, "-r", lock], "installing uv", env=env)
 
 
 def install_python_packages() -> None:
     if not (VENV / "bin" / "python").exists():
-        command: list[str | Path] = [
-            UV,
-            "venv",
-            "--quiet",
-            "--no-config",
-            "--no-cache",
-            "--python",
-            sys.executable,
-            VENV,
-        ]
-        run(command, "making the virtual environment")
+        make = (UV, "venv", "--quiet", "--no-config", "--no-cache", "--python", sys.executable)
+        run([*make, VENV], "making the virtual environment")
     say("installing Python packages from requirements.lock")
-    # A link into a shared cache on another file system is not always to be had: uv then warns and copies.
+    # uv warns and copies where a shared cache lies on another file system.
     env = {
         **os.environ,
         "UV_CACHE_DIR": str(CACHE / "uv-cache"),
         "UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "hardlink"),
-        # As pip and the downloads do: a network may have a certificate authority of its own.
+        # As pip does: a network may have its own certificate authority.
         "UV_SYSTEM_CERTS": os.environ.get("UV_SYSTEM_CERTS", "1"),
     }
-    run(
-        [
-            UV,
-            "pip",
-            "sync",
-            "--quiet",
-            "--require-hashes",
-            "--python",
-            VENV / "bin" / "python",
-            ROOT / "requirements.lock",
-        ],
-        "installing Python packages",
-        env=env,
-    )
-    # What an editable installation leaves; the distribution beside us needs no build here, and no build backend.
+    sync = (UV, "pip", "sync", "--quiet", "--require-hashes", "--python", VENV / "bin" / "python")
+    run([*sync, ROOT / "requirements.lock"], "installing Python packages", env=env)
+    # As an editable installation does. The distribution in pvelab/ then needs no build and no build backend.
     for packages in VENV.glob("lib/python*/site-packages"):
         (packages / "pvelab.pth").write_text(f"{ROOT / 'pvelab' / 'src'}\n")
 
@@ -294,8 +262,34 @@ def install_python_packages() -> None:
 # --- the Pulumi CLI and its plugins ------------------------------------------------------------
 
 
-def pulumi_link() -> Path:
-    """The folder on PATH: holds ``pulumi`` and its language host, whatever place they came from."""
+class Tool(NamedTuple):
+    """The Pulumi CLI or one of its plugins: an archive of a release, and where that is published."""
+
+    title: str
+    version: str
+    url: str
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+def tool(title: str, pin: dict[str, Any], names: dict[str, str]) -> Tool:
+    """The tool of a pin. ``names``: what upstream calls the platform, of ``[platforms]`` in toolchain.toml."""
+    version = pin["version"]
+    return Tool(f"{title} {version}", version, pin["url"].format(version=version, **names))
+
+
+def names_of_platform(pins: dict[str, Any]) -> dict[str, str]:
+    kernel = f"{platform.system()}-{platform.machine()}"
+    if kernel not in pins["platforms"]:
+        raise SetupError(f"Pulumi publishes no build for {kernel}. Known are {', '.join(pins['platforms'])}.")
+    names: dict[str, str] = pins["platforms"][kernel]
+    return names
+
+
+def programs_folder() -> Path:
+    """The folder for PATH: ``pulumi`` and its language host, as links to where they are."""
     return CLI / "bin"
 
 
@@ -303,58 +297,45 @@ def archive_folder() -> Path:
     return Path(os.environ.get(ARCHIVES_VARIABLE) or DEFAULT_ARCHIVES)
 
 
-def cli_version(executable: Path) -> str:
-    done = subprocess.run(
-        [str(executable), "version"], capture_output=True, text=True, check=False, env=pulumi_environment()
-    )
-    return done.stdout.strip().removeprefix("v")
-
-
 def pulumi_environment() -> dict[str, str]:
     return {**os.environ, "PULUMI_HOME": str(PULUMI_HOME), "PULUMI_SKIP_UPDATE_CHECK": "true"}
 
 
-def link_cli(folder: Path) -> None:
-    shutil.rmtree(pulumi_link(), ignore_errors=True)
-    pulumi_link().mkdir(parents=True)
-    for tool in sorted(folder.iterdir()):
-        if is_tool(tool):
-            (pulumi_link() / tool.name).symlink_to(tool.resolve())
+def cli_version(executable: Path) -> str:
+    argv = [str(executable), "version"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=pulumi_environment())
+    return done.stdout.strip().removeprefix("v")
 
 
-def first_that_works(what: str, places: Iterable[tuple[str, Callable[[], str | None]]], remedy: str) -> None:
-    """Try each place; a place answers None when it served, else why it did not."""
-    tried = []
-    for place, attempt in places:
-        try:
-            refusal = attempt()
-        except (OSError, tarfile.TarError, SetupError) as error:
-            refusal = str(error)
-        if refusal is None:
-            return
-        tried.append(f"  - {place}: {refusal}")
-    raise SetupError(f"{what} was not found. Tried:\n" + "\n".join(tried) + f"\n{remedy}")
+def programs_in(folder: Path) -> list[Path]:
+    def is_program(file: Path) -> bool:
+        return file.name.startswith("pulumi") and file.is_file() and os.access(file, os.X_OK)
+
+    return sorted(filter(is_program, folder.iterdir()))
 
 
-def official_sums() -> dict[str, str]:
-    """toolchain.lock: the sums of official archives, and of programs in them, that this checkout holds downloads to."""
+# --- their sums ---
+
+
+def recorded_sums() -> dict[str, str]:
+    """toolchain.lock: SHA-256 by FILE of an official archive, or by FILE/PROGRAM in it."""
     return parse_sums(LOCK.read_text()) if LOCK.exists() else {}
 
 
-def known_sums(pins: dict[str, Any]) -> frozenset[str]:
-    """Every sum that something which is here already may have."""
-    return frozenset([*pins["stand-ins"].values(), *official_sums().values()])
+def local_sums(pins: dict[str, Any]) -> frozenset[str]:
+    """The sums allowed for what is on this machine already. Stand-ins are never taken from the network."""
+    return frozenset([*pins["stand-ins"].values(), *recorded_sums().values()])
 
 
 def parse_sums(text: str) -> dict[str, str]:
-    """A list of sums as releases publish it, ``SUM  FILE`` a line: sum by file."""
+    """Read a published list, a line ``SUM  FILE`` each. Returns the sum by file."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2 and re.fullmatch(r"[0-9a-f]+", pair[0])}
 
 
 def record(found: dict[str, str]) -> None:
-    """Add lines to toolchain.lock. SetupError where one is there with another sum: nothing is overwritten."""
-    have = official_sums()
+    """Add lines to toolchain.lock. Raises SetupError, and writes nothing, if a line has another sum."""
+    have = recorded_sums()
     changed = [name for name, digest in found.items() if have.get(name, digest) != digest]
     if changed:
         raise SetupError(
@@ -366,43 +347,23 @@ def record(found: dict[str, str]) -> None:
         for name, digest in new.items():
             say(f"accepted: {digest}  {name}")
         text = LOCK.read_text() if LOCK.exists() else ""
-        write_whole(LOCK, text + "".join(f"{digest}  {name}\n" for name, digest in new.items()))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file by a rename: never half of it."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    part.replace(path)
+        part = LOCK.with_name(f".{LOCK.name}.part")
+        part.write_text(text + "".join(f"{digest}  {name}\n" for name, digest in new.items()))
+        part.replace(LOCK)
 
 
 def accept_sums(pins: dict[str, Any]) -> None:
-    """Write down what the releases publish now, for all platforms: from then on every machine is held to it."""
+    """Record what the releases publish now, for all platforms. Later downloads must have these sums."""
     found: dict[str, str] = {}
-    for plugin, pin in [("", pins["pulumi"]), *pins["plugins"].items()]:
+    for pin in (pins["pulumi"], *pins["plugins"].values()):
         url = pin["sums"].format(version=pin["version"])
         published = parse_sums(download(url).decode())
-        wanted = [archive_name(plugin, pin, platform_of(plugin, name)) for name in pins["pulumi"]["platforms"]]
+        wanted = [tool("", pin, names).file for names in pins["platforms"].values()]
         missing = [file for file in wanted if not re.fullmatch(r"[0-9a-f]{64}", published.get(file, ""))]
         if missing:
             raise SetupError(f"{url} has no SHA-256 of {', '.join(missing)}. Nothing was written.")
         found |= {file: published[file] for file in wanted}
     record(found)
-
-
-def platform_of(plugin: str, kernel: str) -> str:
-    """What upstream calls ``uname -s``-``uname -m`` in a plugin's archive; the CLI's names are in toolchain.toml."""
-    if not plugin:
-        return kernel
-    system, _, machine = kernel.partition("-")
-    return f"{system.lower()}-{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(machine, machine) }"
-
-
-def archive_name(plugin: str, pin: dict[str, Any], platform_name: str) -> str:
-    """The archive's file name; ``plugin`` empty: the CLI's, by whose own table the platform's name goes."""
-    if plugin:
-        return f"pulumi-resource-{plugin}-v{pin['version']}-{platform_name}.tar.gz"
-    return f"pulumi-v{pin['version']}-{pin['platforms'][platform_name]}.tar.gz"
 
 
 def archive_refusal(archive: Path, sums: Collection[str]) -> str | None:
@@ -416,17 +377,16 @@ def archive_refusal(archive: Path, sums: Collection[str]) -> str | None:
 
 
 def programs_refusal(folder: Path, sums: Collection[str]) -> str | None:
-    """Why programs that this user has already can't be used, or None."""
-    programs = [tool for tool in sorted(folder.iterdir()) if is_tool(tool)]
-    unknown = [tool.name for tool in programs if sha256(tool) not in sums]
+    """Why the programs in a folder of this user's can't be used, or None."""
+    programs = programs_in(folder)
+    unknown = [program.name for program in programs if sha256(program) not in sums]
     if not programs or unknown:
         what = f"the sums of {', '.join(unknown)}" if unknown else "programs"
         return f"{folder}: {what} are in no list of this checkout"
     return None
 
 
-def is_tool(file: Path) -> bool:
-    return file.name.startswith("pulumi") and file.is_file() and os.access(file, os.X_OK)
+# --- where they come from ---
 
 
 def download(url: str) -> bytes:
@@ -438,171 +398,157 @@ def download(url: str) -> bytes:
         raise SetupError(f"{url}: {getattr(error, 'reason', error)}") from None
 
 
-def download_checked(url: str, file: str, target: Path) -> str | None:
-    """Download an archive into ``target``, held to its line in toolchain.lock; why not, or None."""
-    wanted = official_sums().get(file)
-    if wanted is None:
+def download_checked(wanted: Tool, target: Path) -> str | None:
+    """Download an archive into ``target`` if it has its sum of toolchain.lock. Returns why not, or None."""
+    sum_of_lock = recorded_sums().get(wanted.file)
+    if sum_of_lock is None:
         return (
-            f"toolchain.lock has no sum of {file}, so it would be compared with nothing. To write down what the "
+            f"toolchain.lock has no sum of {wanted.file}, so nothing would check the download. To record what the "
             "releases publish: scripts/setup --accept-sums"
         )
-    say(f"downloading {url}")
-    body = download(url)
+    say(f"downloading {wanted.url}")
+    body = download(wanted.url)
     have = hashlib.sha256(body).hexdigest()
-    if have != wanted:
-        return f"{url} has the sum {have}, and not the one in toolchain.lock, {wanted}; nothing was installed"
+    if have != sum_of_lock:
+        return (
+            f"{wanted.url} has the sum {have}, and not the one in toolchain.lock, {sum_of_lock}. Nothing was installed"
+        )
     target.write_bytes(body)
     return None
 
 
+Place = tuple[str, Callable[[], str | None]]
+"""A place to look in: its name, and an attempt that returns why it failed, or None."""
+
+
+def first_that_works(what: str, places: Iterable[Place], advice: str) -> None:
+    """Try each place until one works. Raises SetupError with the reasons of all."""
+    tried = []
+    for place, attempt in places:
+        try:
+            refusal = attempt()
+        except (OSError, tarfile.TarError, SetupError) as error:
+            refusal = str(error)
+        if refusal is None:
+            return
+        tried.append(f"  - {place}: {refusal}")
+    raise SetupError(f"{what} was not found. Tried:\n" + "\n".join(tried) + f"\n{advice}")
+
+
+def obtain(wanted: Tool, pins: dict[str, Any], own: Place, install: Callable[[Path], Path], *, accept: bool) -> None:
+    """Take a tool from ``own``, from the folder of archives or from the official download: the first with a known sum.
+
+    ``install`` installs an archive and returns the folder of its programs.
+    """
+
+    def from_archive() -> str | None:
+        archive = archive_folder() / wanted.file
+        if refusal := archive_refusal(archive, local_sums(pins)):
+            return refusal
+        say(f"installing {archive.name} from {archive.parent}")
+        install(archive)
+        return None
+
+    def from_download() -> str | None:
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            archive = Path(scratch) / wanted.file
+            if refusal := download_checked(wanted, archive):
+                return refusal
+            folder = install(archive)
+        if accept:
+            # So that a user who has these programs already may use them.
+            record({f"{wanted.file}/{program.name}": sha256(program) for program in programs_in(folder)})
+        return None
+
+    places = (own, (f"{archive_folder()} ({ARCHIVES_VARIABLE})", from_archive), ("official download", from_download))
+    advice = f"Put {wanted.file} into a folder and name it:  {ARCHIVES_VARIABLE}=/that/folder scripts/setup"
+    first_that_works(wanted.title, places, advice)
+
+
+# --- the installation of each ---
+
+
+def link_cli(folder: Path) -> None:
+    shutil.rmtree(programs_folder(), ignore_errors=True)
+    programs_folder().mkdir(parents=True)
+    for program in programs_in(folder):
+        (programs_folder() / program.name).symlink_to(program.resolve())
+
+
 def install_cli(pins: dict[str, Any], *, accept: bool) -> None:
-    pin = pins["pulumi"]
-    version = pin["version"]
-    if (pulumi_link() / "pulumi").exists() and cli_version(pulumi_link() / "pulumi") == version:
+    wanted = tool("The Pulumi CLI", pins["pulumi"], names_of_platform(pins))
+    if (programs_folder() / "pulumi").exists() and cli_version(programs_folder() / "pulumi") == wanted.version:
         return
-    kernel = f"{platform.system()}-{platform.machine()}"
-    name = pin["platforms"].get(kernel)
-    if name is None:
-        raise SetupError(f"Pulumi publishes no build for {kernel}; known are {', '.join(pin['platforms'])}.")
-    file = archive_name("", pin, kernel)
 
     def from_path() -> str | None:
         found = shutil.which("pulumi")
         if found is None:
             return "no pulumi there"
-        # Before it is run, even for its version.
         folder = Path(found).resolve().parent
-        if refusal := programs_refusal(folder, known_sums(pins)):
+        # The sums come first: asking for the version runs the program.
+        if refusal := programs_refusal(folder, local_sums(pins)):
             return refusal
         have = cli_version(Path(found))
-        if have != version:
-            return f"{found} is version {have or 'unknown'}, not {version}"
+        if have != wanted.version:
+            return f"{found} is version {have or 'unknown'}, not {wanted.version}"
         link_cli(folder)
         return None
 
-    def unpack(archive: Path) -> None:
-        target = CLI / version
+    def unpack(archive: Path) -> Path:
+        target = CLI / wanted.version
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         with tarfile.open(archive) as tar:
-            # Debian 12's Python 3.11.2 knows no filters yet; what is unpacked has been checked by its sum.
+            # Debian 12's Python 3.11.2 has no filters yet. The archive's sum is checked already.
             safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(target, **safely)  # noqa: S202 - see above
         link_cli(target / "pulumi")
+        return target / "pulumi"
 
-    def from_archive() -> str | None:
-        archive = archive_folder() / file
-        if refusal := archive_refusal(archive, known_sums(pins)):
-            return refusal
-        say(f"installing Pulumi {version} from {archive.parent}")
-        unpack(archive)
-        return None
-
-    def from_download() -> str | None:
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            archive = Path(scratch) / file
-            if refusal := download_checked(pin["url"].format(version=version, platform=name), file, archive):
-                return refusal
-            unpack(archive)
-        if accept:
-            record_programs(file, CLI / version / "pulumi")
-        return None
-
-    first_that_works(
-        f"The Pulumi CLI {version}",
-        [
-            ("PATH", from_path),
-            (f"{archive_folder()} ({ARCHIVES_VARIABLE})", from_archive),
-            ("official download", from_download),
-        ],
-        f"Put {file} into a folder and name it:  {ARCHIVES_VARIABLE}=/that/folder scripts/setup",
-    )
-
-
-def record_programs(file: str, folder: Path) -> None:
-    """Write down the programs of an archive that was checked, so that whoever has them already may use them."""
-    record({f"{file}/{tool.name}": sha256(tool) for tool in folder.iterdir() if is_tool(tool)})
+    obtain(wanted, pins, ("PATH", from_path), unpack, accept=accept)
 
 
 def install_plugins(pins: dict[str, Any], *, accept: bool) -> None:
-    pulumi = pulumi_link() / "pulumi"
-    kernel = f"{platform.system()}-{platform.machine()}"
-    for plugin, pin in pins["plugins"].items():
-        version = pin["version"]
-        installed = PULUMI_HOME / "plugins" / f"resource-{plugin}-v{version}"
-        if installed.is_dir():
-            continue
-        name = platform_of(plugin, kernel)
-        file = archive_name(plugin, pin, name)
-        install = [pulumi, "plugin", "install", "resource", plugin, version, "--file"]
+    names = names_of_platform(pins)
+    for name, pin in pins["plugins"].items():
+        wanted = tool(f"The Pulumi plugin {name}", pin, names)
+        installed = PULUMI_HOME / "plugins" / f"resource-{name}-v{wanted.version}"
+        if not installed.is_dir():
+            install_plugin(name, wanted, installed, pins, accept=accept)
 
-        def from_archive(file: str = file, install: list[Any] = install) -> str | None:
-            archive = archive_folder() / file
-            if refusal := archive_refusal(archive, known_sums(pins)):
-                return refusal
-            say(f"installing {file} from {archive.parent}")
-            run([*install, archive], f"installing {file}", env=pulumi_environment())
-            return None
 
-        def from_download(
-            pin: dict[str, Any] = pin,
-            file: str = file,
-            name: str = name,
-            install: list[Any] = install,
-            installed: Path = installed,
-        ) -> str | None:
-            url = pin["url"].format(version=pin["version"], platform=name)
-            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                archive = Path(scratch) / file
-                if refusal := download_checked(url, file, archive):
-                    return refusal
-                run([*install, archive], f"installing {file}", env=pulumi_environment())
-            if accept:
-                record_programs(file, installed)
-            return None
+def install_plugin(name: str, wanted: Tool, installed: Path, pins: dict[str, Any], *, accept: bool) -> None:
+    def from_own_home() -> str | None:
+        home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins" / installed.name
+        if home.resolve().is_relative_to(PULUMI_HOME.resolve()) or not home.is_dir():
+            return f"no {home}"
+        # Copy the programs and nothing else; check the copy, which nobody else can change.
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            copy = Path(scratch) / installed.name
+            copy.mkdir()
+            for program in programs_in(home):
+                shutil.copy2(program, copy / program.name)
+            if refusal := programs_refusal(copy, local_sums(pins)):
+                return refusal.replace(str(copy), str(home))
+            say(f"copying the plugin {name} from {home}")
+            shutil.copytree(copy, installed)
+        return None
 
-        def from_own_home(plugin: str = plugin, installed: Path = installed) -> str | None:
-            home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins" / installed.name
-            if home.resolve().is_relative_to(PULUMI_HOME.resolve()) or not home.is_dir():
-                return f"no {home}"
-            if refusal := programs_refusal(home, known_sums(pins)):
-                return refusal
-            say(f"copying the plugin {plugin} from {home}")
-            # The programs that were checked and nothing else; and what was copied is what was checked.
-            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                copy = Path(scratch) / installed.name
-                copy.mkdir()
-                for tool in filter(is_tool, home.iterdir()):
-                    shutil.copy2(tool, copy / tool.name)
-                if refusal := programs_refusal(copy, known_sums(pins)):
-                    return refusal
-                shutil.copytree(copy, installed)
-            return None
+    def install(archive: Path) -> Path:
+        install = (programs_folder() / "pulumi", "plugin", "install", "resource", name, wanted.version)
+        run([*install, "--file", archive], f"installing {wanted.file}", env=pulumi_environment())
+        return installed
 
-        def from_path(plugin: str = plugin) -> str | None:
-            # A plugin on PATH does not tell its version, so it can't be trusted to be the right one.
-            found = shutil.which(f"pulumi-resource-{plugin}")
-            return f"{found} does not tell its version" if found else f"no pulumi-resource-{plugin} there"
-
-        first_that_works(
-            f"The Pulumi plugin {plugin} {version}",
-            [
-                ("PATH", from_path),
-                ("the Pulumi home of this user", from_own_home),
-                (f"{archive_folder()} ({ARCHIVES_VARIABLE})", from_archive),
-                ("official download", from_download),
-            ],
-            f"Put {file} into a folder and name it:  {ARCHIVES_VARIABLE}=/that/folder scripts/setup",
-        )
+    obtain(wanted, pins, ("the Pulumi home of this user", from_own_home), install, accept=accept)
 
 
 # --- the whole ---------------------------------------------------------------------------------
 
 
 def close_cache() -> None:
-    """Leave ``.cache`` to its owner, whatever the umask and whoever made it: programs are run from it.
+    """Close ``.cache`` to other users, whatever the umask is: programs run from it.
 
-    uv makes its lock file writable by all; behind the folder it could not be reached, and is closed all the same.
+    uv makes its lock files writable by all. They are closed as well, though nobody can reach them.
     """
     CACHE.mkdir(mode=0o700, exist_ok=True)
     for path, mode in ((CACHE, 0o700), (CACHE / "uv-cache" / ".lock", 0o600), (VENV / ".lock", 0o600)):
@@ -612,18 +558,18 @@ def close_cache() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="scripts/setup", description="Make all that this checkout needs, below .cache."
+        prog="scripts/setup", description="Install all that this checkout needs below .cache."
     )
     scopes = parser.add_mutually_exclusive_group()
     for name, words in (
         ("no-lab", "leave out the Debian packages of the local Proxmox"),
-        ("tests", "bring the Debian packages of the tests, too"),
+        ("tests", "add the Debian packages of the tests"),
     ):
         scopes.add_argument(f"--{name}", dest="scope", action="store_const", const=name, default="lab", help=words)
     parser.add_argument(
         "--accept-sums",
         action="store_true",
-        help="write the sums that the releases publish now into toolchain.lock, to which downloads are held",
+        help="record the sums that the releases publish now in toolchain.lock; downloads must have them",
     )
     chosen = parser.parse_args()
     scope, accept = chosen.scope, chosen.accept_sums
@@ -647,7 +593,7 @@ def main() -> int:
         advice = remedy(str(error)) if isinstance(error, OSError) else ""
         print(f"setup: {error}{advice}", file=sys.stderr)
         return 1
-    # Without its packages the lab can't run, and the next call has to look again.
+    # A missing package: the next run has to look again.
     if not (missing and os.geteuid() != 0):
         STAMP.write_text(f"{fingerprint() if accept else mark} {scope}")
     close_cache()

@@ -1,4 +1,4 @@
-"""Set-up: where tools are looked for, what is refused, and what a person is told."""
+"""Set-up: where it looks for tools, what it refuses, and what its errors say."""
 
 from __future__ import annotations
 
@@ -75,18 +75,20 @@ def test_when_no_place_serves_the_error_names_each_and_what_to_do(setup: ModuleT
         assert part in text
 
 
-PLATFORMS = {"Linux-x86_64": "linux-x64", "Darwin-arm64": "darwin-arm64"}
 PINS: dict[str, Any] = {
+    "platforms": {
+        "Linux-x86_64": {"cli": "linux-x64", "plugin": "linux-amd64"},
+        "Darwin-arm64": {"cli": "darwin-arm64", "plugin": "darwin-arm64"},
+    },
     "pulumi": {
         "version": "1.2.3",
-        "url": "https://releases.test/pulumi-v{version}-{platform}.tar.gz",
+        "url": "https://releases.test/pulumi-v{version}-{cli}.tar.gz",
         "sums": "https://releases.test/pulumi-{version}-checksums.txt",
-        "platforms": PLATFORMS,
     },
     "plugins": {
         "x": {
             "version": "4.5.6",
-            "url": "https://releases.test/pulumi-resource-x-v{version}-{platform}.tar.gz",
+            "url": "https://releases.test/pulumi-resource-x-v{version}-{plugin}.tar.gz",
             "sums": "https://releases.test/x_{version}_checksums.txt",
         }
     },
@@ -173,9 +175,9 @@ def releases(setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_download_without_a_sum_of_ours_is_refused_before_it_is_made(releases: Releases) -> None:
-    with pytest.raises(releases.module.SetupError, match=r"no sum of pulumi-v1\.2\.3-linux-x64") as told:
+    with pytest.raises(releases.module.SetupError, match=r"no sum of pulumi-v1\.2\.3-linux-x64") as caught:
         releases.install()
-    assert "scripts/setup --accept-sums" in str(told.value)
+    assert "scripts/setup --accept-sums" in str(caught.value)
     assert releases.asked == []
     assert not (releases.cache / "cli").exists()
 
@@ -282,16 +284,17 @@ def test_what_is_set_up_is_its_owners_alone(
 def test_every_platform_has_its_archives_by_the_names_that_upstream_gives_them(setup: ModuleType) -> None:
     """`pulumi-v3.276.0-darwin-x64`, `pulumi-resource-command-v1.2.1-darwin-amd64`: facts of the releases."""
     pins = tomllib.loads((ROOT / "toolchain.toml").read_text())
-    assert sorted(pins["pulumi"]["platforms"]) == ["Darwin-arm64", "Darwin-x86_64", "Linux-aarch64", "Linux-x86_64"]
+    assert sorted(pins["platforms"]) == ["Darwin-arm64", "Darwin-x86_64", "Linux-aarch64", "Linux-x86_64"]
 
     names = {
-        plugin: {
-            setup.archive_name(plugin, pin, setup.platform_of(plugin, kernel)) for kernel in pins["pulumi"]["platforms"]
-        }
+        plugin: {setup.tool("", pin, names).file for names in pins["platforms"].values()}
         for plugin, pin in [("", pins["pulumi"]), *pins["plugins"].items()]
     }
-    assert names[""] == {f"pulumi-v3.276.0-{name}.tar.gz" for name in pins["pulumi"]["platforms"].values()}
+    assert names[""] == {
+        f"pulumi-v3.276.0-{name}.tar.gz" for name in ("linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64")
+    }
     for plugin in ("proxmoxve", "command"):
+        assert all(name.startswith(f"pulumi-resource-{plugin}-v") for name in names[plugin])
         assert {name.rpartition("-v")[2].partition("-")[2] for name in names[plugin]} == {
             "linux-amd64.tar.gz",
             "linux-arm64.tar.gz",
@@ -302,7 +305,7 @@ def test_every_platform_has_its_archives_by_the_names_that_upstream_gives_them(s
     every = set().union(*names.values())
     assert {name.partition("/")[0] for name in pins["stand-ins"]} <= every
     # What the lock holds is an official archive, so none of the stand-ins.
-    assert not set(setup.official_sums().values()) & set(pins["stand-ins"].values())
+    assert not set(setup.recorded_sums().values()) & set(pins["stand-ins"].values())
 
 
 def test_the_pins_agree_with_the_python_packages() -> None:
@@ -331,11 +334,11 @@ def test_the_set_up_needs_nothing_but_the_standard_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_set_up_for_more_is_enough_for_less(
+def test_a_wider_set_up_is_enough_for_a_narrower_one(
     setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup, "STAMP", tmp_path / "stamp")
-    monkeypatch.setattr(setup, "pulumi_link", lambda: tmp_path)
+    monkeypatch.setattr(setup, "programs_folder", lambda: tmp_path)
     for name in ("VENV", "UV"):
         monkeypatch.setattr(setup, name, tmp_path)
     (tmp_path / "bin").mkdir()
@@ -379,18 +382,40 @@ def test_a_service_is_unpacked_and_never_installed(setup: ModuleType) -> None:
         ("error sending request for url (https://index.example/simple/)", "check the network"),
     ],
 )
-def test_a_failed_command_is_told_with_what_to_do_and_without_its_retries(
+def test_a_failed_command_is_shown_with_advice_and_without_its_retries(
     setup: ModuleType, says: str, advice: str
 ) -> None:
     retry = f"WARNING: Retrying (Retry(total=4)) after {says}"
     program = f"import sys; print({retry!r}); print({says!r}); sys.exit(3)"
-    with pytest.raises(setup.SetupError) as told:
+    with pytest.raises(setup.SetupError) as caught:
         setup.run([sys.executable, "-c", program], "installing uv")
-    assert "installing uv failed" in str(told.value)
-    assert says in str(told.value)
-    assert advice in str(told.value)
-    assert "Retrying" not in str(told.value)
+    assert "installing uv failed" in str(caught.value)
+    assert says in str(caught.value)
+    assert advice in str(caught.value)
+    assert "Retrying" not in str(caught.value)
 
 
 def test_an_unknown_failure_gets_no_advice(setup: ModuleType) -> None:
     assert setup.remedy("segmentation fault") == ""
+
+
+def test_a_machine_without_debian_s_package_database_is_set_up_all_the_same(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fedora, macOS: a stack needs nothing of Debian; the local Proxmox does, and the text says so."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert setup.debian_packages("no-lab") == []
+    assert capsys.readouterr().err == ""
+    assert setup.debian_packages("lab") == setup.debian_packages("tests") == []
+    assert "needs Debian or Ubuntu" in capsys.readouterr().err
+    setup.unpack_debian_packages()
+
+
+def test_a_platform_that_upstream_does_not_build_for_is_named(
+    releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases.module.platform, "machine", lambda: "riscv64")
+    with pytest.raises(
+        releases.module.SetupError, match=r"no build for Linux-riscv64\. Known are Linux-x86_64, Darwin"
+    ):
+        releases.install()
