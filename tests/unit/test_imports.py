@@ -1,0 +1,102 @@
+"""Imports go one way: docs/architecture.md, "The map"."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = sys.stdlib_module_names
+
+# Folder: what its files may import besides the standard library and the folder itself.
+ALLOWED: dict[str, set[str]] = {
+    "settings": {"proxmox", "pydantic", "pydantic_core", "yaml"},
+    "proxmox": {"proxmoxer", "pydantic", "requests", "tenacity", "urllib3"},
+    "provisioning": {"cryptography", "jinja2", "paramiko", "pydantic", "yaml"},
+    "components": {
+        *("settings", "proxmox", "provisioning"),
+        *("dotenv", "grpc", "pulumi", "pulumi_command", "pulumi_proxmoxve", "pydantic", "pydantic_core"),
+        *("tenacity", "yaml"),
+    },
+    "pvelab/src/pvelab": {"aiohttp", "cryptography", "paramiko", "trustme"},
+    "lab": {"pvelab", "aiohttp", "cryptography", "pip", "requests", "rich", "yaml"},
+    # These two use the product and its lab together.
+    "trial": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "pydantic", "yaml"},
+    "scripts": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "rich", "yaml"},
+}
+# Programs that run elsewhere, with the Python of the agent or of a build: what that Python brings.
+ELSEWHERE = {
+    "trial/look.py": {"hermes_cli", "yaml"},
+    "provisioning/guest/home.py": {"ruamel"},
+}
+# Tests, examples, and a source tree that a build system reads in the lab.
+OUTSIDE = ("tests", "examples", "lab/services/standin_tree", ".cache", "pvelab/tests")
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """The full names of all imported modules, also of those inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def files_below(folder: str) -> list[Path]:
+    found = sorted((ROOT / folder).rglob("*.py"))
+    return [file for file in found if not file.relative_to(ROOT).as_posix().startswith(OUTSIDE)]
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_a_folder_imports_only_what_it_may(folder: str) -> None:
+    found = []
+    for file in files_below(folder):
+        name = file.relative_to(ROOT).as_posix()
+        allowed = {*LIBRARY, Path(folder).name, *ALLOWED[folder], *ELSEWHERE.get(name, ())}
+        for module in imports_of(ast.parse(file.read_text())):
+            if module.partition(".")[0] not in allowed:
+                found.append(f"{name} imports {module}")
+    assert found == []
+
+
+def test_each_folder_with_python_has_a_rule() -> None:
+    tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [Path(name) for name in tracked.stdout.splitlines() if not name.startswith(OUTSIDE)]
+    assert len(files) > 100
+    without = [str(file) for file in files if not any(file.is_relative_to(folder) for folder in ALLOWED)]
+    assert without == ["__main__.py"]
+
+
+def test_the_program_in_the_guest_needs_the_standard_library_only() -> None:
+    """The guest has Debian's Python and nothing else."""
+    found = []
+    for file in files_below("provisioning/guest"):
+        name = file.relative_to(ROOT).as_posix()
+        for module in imports_of(ast.parse(file.read_text())):
+            top = module.partition(".")[0]
+            if top not in {*LIBRARY, *ELSEWHERE.get(name, ())} and not module.startswith("provisioning.guest"):
+                found.append(f"{name} imports {module}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("proxmox.planning", {"pulumi", "paramiko", "components", "provisioning"}),
+        ("provisioning", {"pulumi", "proxmoxer", "paramiko", "components", "proxmox"}),
+        ("pvelab.server", {"pulumi", "proxmoxer", "components", "proxmox", "provisioning", "lab"}),
+    ],
+)
+def test_a_module_does_not_load_what_lies_above_it(module: str, absent: set[str]) -> None:
+    """Also not by a detour, and not what costs each run half a second."""
+    code = f"import sys, {module}; print(*sorted({absent!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == []
