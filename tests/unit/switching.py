@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import records, services, state, update, verify
+from provisioning.guest import backups, records, services, state, update, verify
 from provisioning.guest.common import CONTAINER, DASHBOARD, GATEWAY, Refusal, read_json
 from provisioning.guest.update import Subject, switching
 
@@ -344,6 +344,16 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(state, "sync", lambda _: None)
     monkeypatch.setattr(records, "HERE", root / "records.json")
     monkeypatch.setattr(records, "OWNER", os.geteuid())
+    return world
+
+
+def with_a_backup(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The agent runs, has a backup of its first word, and has learned a second one since."""
+    world = made(root, monkeypatch)
+    world.configure(OLD)
+    backups.make(world.subject())
+    tell(world.data, "INSERT INTO words VALUES ('second')")
+    world.done.clear()
     return world
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ import pytest
 from provisioning.job import LOG_TAIL_LINES
 from provisioning.models import AgentInputs
 from provisioning.phases import render_agent
+from tests.repository import git
+from tests.unit.guest_script import run_main
 
 PYTHON = Path("/usr/bin/python3")
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="the script takes Debian's own Python")
@@ -109,8 +110,7 @@ class Machine:
         path.chmod(0o755)
 
     def git(self, *arguments: str) -> str:
-        command = ["git", "-C", str(self.repository), "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+        return git(self.repository, *arguments)
 
     def commit_files(self, files: dict[str, str], tag: str = "v1") -> None:
         for name, text in files.items():
@@ -142,16 +142,7 @@ class Machine:
             shutil.copy2(self.root / "bin" / "uv", self.root / "store" / "brought")
             with (job / "inputs.env").open("a") as env:
                 env.write("UV_SHA256=brought\n")
-        done = subprocess.run(
-            ["bash", str(job / "main")],
-            env={"HP_JOB": str(job), "HOME": str(self.root), "PATH": "/usr/bin:/bin"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return f"{done.stdout}{done.returncode}"
+        return run_main(job, HOME=str(self.root))
 
     def _here(self, script: str) -> str:
         places = {

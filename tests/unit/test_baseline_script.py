@@ -5,7 +5,6 @@ Only that part of the script is run: what follows changes the machine that it ru
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from provisioning.job import LOG_TAIL_LINES
 from provisioning.models import BaselineInputs
 from provisioning.phases import render_baseline
+from tests.unit.guest_script import run_main
 
 REASON = "the true reason, in its own words"
 # A home on a good disk, no account and no package yet; where the words in the file `fails` are in the call, it fails.
@@ -46,16 +46,7 @@ def run(root: Path, fails: str) -> str:
         if file.path == "main":
             text = text.partition("# ---- account and folders")[0] + "check_home\ncheck_account\ninstall_packages\n"
         (root / "job" / file.path).write_text(text)
-    done = subprocess.run(
-        ["bash", str(root / "job" / "main")],
-        env={"HP_JOB": str(root / "job"), "PATH": "/usr/bin:/bin"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return f"{done.stdout}{done.returncode}"
+    return run_main(root / "job")
 
 
 def test_a_new_container_gets_its_packages(tmp_path: Path) -> None:

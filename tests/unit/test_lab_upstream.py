@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +14,11 @@ from lab.services import source as source_module
 from lab.services.releases import Release, SourceError
 from lab.services.source import Source, ensure_source
 from lab.services.upstream import copy_releases, find_clone, missing, user_cache
+from tests.repository import git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 NOWHERE = "https://upstream.invalid/hermes-agent.git"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    environment |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
-    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-    done = subprocess.run(
-        ["git", *who, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture

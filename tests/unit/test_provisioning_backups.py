@@ -11,22 +11,12 @@ import pytest
 
 from provisioning.guest import backups, update
 from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal
-from tests.unit.switching import NEW, OLD, Killed, World, broken, killed, made, tell
-
-
-def running(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The agent runs, has a backup of its first word, and has learned a second one since."""
-    world = made(root, monkeypatch)
-    world.configure(OLD)
-    backups.make(world.subject())
-    tell(world.data, "INSERT INTO words VALUES ('second')")
-    world.done.clear()
-    return world
+from tests.unit.switching import NEW, OLD, Killed, World, broken, killed, made, with_a_backup
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return running(tmp_path, monkeypatch)
+    return with_a_backup(tmp_path, monkeypatch)
 
 
 def test_a_backup_is_made_told_and_listed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +82,7 @@ def test_killed_or_broken_at_any_step_it_can_be_repeated_and_gone_back_from(tmp_
     while True:
         number += 1
         with pytest.MonkeyPatch.context() as patch:
-            world = running(tmp_path / str(number), patch)
+            world = with_a_backup(tmp_path / str(number), patch)
             (name,) = [each["name"] for each in world.backups()]
             world.fail_at, world.failure = number, failure
             told = ""
