@@ -154,6 +154,15 @@ def _tags(value: list[str]) -> list[str]:
     return sorted({tag.lower() for tag in value})
 
 
+def prints_commit(repository: str, tag: str) -> str:
+    """A command that prints the commit of a tag, and nothing else.
+
+    An annotated tag is an object of its own: its commit has a line behind it, with ^{}, which a lightweight tag lacks.
+    """
+    names = shlex.join([repository, f"refs/tags/{tag}", f"refs/tags/{tag}^{{}}"])
+    return f"git ls-remote {names} | tail -n 1 | cut -f 1"
+
+
 def _apt_names(value: list[str]) -> list[str]:
     for name in value:
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
@@ -380,9 +389,7 @@ class AgentSettings(AgentDeclaration, dashboard.DashboardSettings, ServiceSettin
     def _whole_commit(cls, commit: str, info: ValidationInfo) -> str:
         if not re.fullmatch(r"[0-9a-f]{40}", commit):
             place, tag = info.data.get("repository", "REPOSITORY"), info.data.get("tag", "TAG")
-            # An annotated tag is an object of its own, and the commit that it means comes behind it, with ^{}.
-            names = shlex.join([place, f"refs/tags/{tag}", f"refs/tags/{tag}^{{}}"])
-            raise refuse("must be a full commit", f"git ls-remote {names} | tail -n 1 | cut -f 1")
+            raise refuse("must be a full commit", prints_commit(place, tag))
         return commit
 
     @field_validator("model_url")

@@ -32,7 +32,7 @@ from lab.services.source import SOURCE_CACHE, ensure_source
 from provisioning.errors import ProvisioningError
 from provisioning.guest.layout import python_of
 from provisioning.job import LargeFile, PayloadFile, sha256_of
-from provisioning.models import AgentInputs, ConfigureInputs, ModelEndpoint, VerifyInputs
+from provisioning.models import UPSTREAM_GIT_URL, AgentInputs, ConfigureInputs, ModelEndpoint, VerifyInputs
 from provisioning.phases import (
     PhasePlan,
     probe_of,
@@ -435,11 +435,13 @@ def parser() -> argparse.ArgumentParser:
 
 def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
     """TrialError, ProvisioningError, LabError or RuntimeFault when the trial can't be made."""
-    if faults := faults_of_arguments(options.tag, options.commit, options.over):
+    settings = settings_of(options.stack)
+    own = settings.agent.repository if settings.agent else UPSTREAM_GIT_URL
+    place = own if options.repository in (None, "lab") else options.repository
+    if faults := faults_of_arguments(options.tag, options.commit, options.over, place):
         raise TrialError("\n".join(faults))
     if os.geteuid() != 0:
         raise TrialError("real containers need root: use sudo")
-    settings = settings_of(options.stack)
     releases_of(settings, options, None)
     if settings.cattle is None:
         raise TrialError(f"stack {options.stack} is no cattle")

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from components.settings import SECRET_KEYS
+from components.settings import SECRET_KEYS, prints_commit
 from provisioning.models import ApiServer, ConfigureInputs, Dashboard, ModelEndpoint
 
 PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
@@ -241,7 +241,7 @@ def _indented(entry: str) -> str:
     return "\n".join([f"    - {first}", *(f"      {line}" for line in rest)])
 
 
-def faults_of_arguments(tag: str, commit: str, over: Sequence[str] | None) -> list[str]:
+def faults_of_arguments(tag: str, commit: str, over: Sequence[str] | None, repository: str) -> list[str]:
     """What is wrong with a command line, each with its remedy."""
     pairs: Iterable[tuple[str, str]] = [(tag, commit), *([(over[0], over[1])] if over else [])]
     found = []
@@ -249,7 +249,7 @@ def faults_of_arguments(tag: str, commit: str, over: Sequence[str] | None) -> li
         if not TAG.match(a_tag):
             found.append(f"TAG {a_tag!r} is no name of a tag: write it like v2026.8.16.2")
         if not COMMIT.match(a_commit):
-            found.append(f"COMMIT {a_commit!r} is no full commit: git ls-remote REPOSITORY 'refs/tags/{a_tag}^{{}}'")
+            found.append(f"COMMIT {a_commit!r} is no full commit: {prints_commit(repository, a_tag)}")
     return found
 
 

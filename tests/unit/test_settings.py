@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 from components.service import state_directory_of, warnings_of, working_directory_of
 from components.settings import Role, Settings, load, role_of
 from proxmox.errors import Faults
+from tests.repository import a_release, pasted
 
 PROJECT = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())
 DECLARED: dict[str, dict[str, Any]] = PROJECT["config"]
@@ -486,23 +486,14 @@ def test_what_is_seldom_meant_is_warned_of(given: dict[str, Any], part: str) -> 
 
 @pytest.mark.parametrize("annotated", [True, False])
 def test_the_remedy_for_a_commit_prints_one_that_is_taken(tmp_path: Path, annotated: bool) -> None:
-    """Followed as a person would: pasted, and its output set. An annotated tag is an object of its own."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
-
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "a release")
-    git("tag", *(["-a", "-m", "a release"] if annotated else []), "v1")
+    commit = a_release(tmp_path, "v1", annotated=annotated)
     given = {**MODEL, "agentRepository": tmp_path.as_uri(), "agentTag": "v1"}
     ((_, rule, remedy),) = faults("cattle", **given, agentCommit="v1").values()
     assert rule == "must be a full commit"
-    pasted = subprocess.run(["sh", "-c", remedy], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
-    assert pasted == git("rev-parse", "v1^{commit}")
-    agent = read("cattle", **given, agentCommit=pasted).agent
+    assert pasted(remedy) == commit
+    agent = read("cattle", **given, agentCommit=pasted(remedy)).agent
     assert agent is not None
-    assert agent.commit == pasted
+    assert agent.commit == commit
 
 
 def test_the_installer_is_refused_with_what_to_set() -> None:

@@ -21,35 +21,22 @@ from components.agent import configure_inputs
 from provisioning.errors import ProvisioningError
 from provisioning.models import ConfigureInputs, ModelEndpoint
 from provisioning.phases import render_configure
+from tests.repository import a_release, pasted
 from tests.unit.test_settings import MODEL, read
 from trial import __main__ as command
-from trial import look, unpack
-from trial.decisions import (
-    PLACEHOLDER,
-    Database,
-    Held,
-    Running,
-    Verdict,
-    agent_notes,
-    changes,
-    detached,
-    faults_of_arguments,
-    left_out,
-    lost,
-    usable_settings,
-)
+from trial import decisions, look, unpack
 
 LAB = ModelEndpoint(base_url="http://10.64.0.1:8100/v1", name="lab-model", api_key=SecretStr("key"))
-BEFORE = Held(
+BEFORE = decisions.Held(
     sessions=frozenset({"a", "b"}),
     messages=8,
     memories={"SOUL.md": "1", "memories/MEMORY.md": "2"},
     cron=frozenset({"job"}),
     skills=frozenset({"skills/mine"}),
-    databases={"state.db": Database("22", "wal", True)},
+    databases={"state.db": decisions.Database("22", "wal", True)},
     config_version=33,
 )
-OLD = Running("0.19.0", "3.11.2", frozenset({"127.0.0.1:8642"}), 300, 33, frozenset(), True, 0)
+OLD = decisions.Running("0.19.0", "3.11.2", frozenset({"127.0.0.1:8642"}), 300, 33, frozenset(), True, 0)
 
 
 # ---- the settings ---------------------------------------------------------------------------------------------------
@@ -63,8 +50,11 @@ def test_no_secret_of_a_stack_file_gets_into_a_trial() -> None:
         "hermes-homelab:agentSecretEnvironment": {"LITELLM_KEY": {"secure": "v1:abc"}, "PLAIN": "sk-in-clear"},
         "hermes-homelab:apiToken": "in-clear",
     }
-    found = usable_settings(given, "hermes-homelab")
-    assert found == {"agentModel": "m", "agentSecretEnvironment": {"LITELLM_KEY": PLACEHOLDER, "PLAIN": PLACEHOLDER}}
+    found = decisions.usable_settings(given, "hermes-homelab")
+    assert found == {
+        "agentModel": "m",
+        "agentSecretEnvironment": {"LITELLM_KEY": decisions.PLACEHOLDER, "PLAIN": decisions.PLACEHOLDER},
+    }
 
 
 def configured(**given: Any) -> ConfigureInputs:
@@ -87,7 +77,7 @@ FULL = {
 
 
 def test_nothing_of_a_detached_configuration_leads_out_of_the_lab() -> None:
-    inputs = detached(configured(**FULL), LAB)
+    inputs = decisions.detached(configured(**FULL), LAB)
     plan = render_configure(inputs)
     text = "\n".join(file.content.decode() for file in plan.files if file.path == "inputs.json")
     parameters = json.loads(text)
@@ -96,15 +86,15 @@ def test_nothing_of_a_detached_configuration_leads_out_of_the_lab() -> None:
     assert parameters["config"]["agent"] == {"max_turns": 9}
     assert parameters["environment"]["MINE"] == "x"
     assert "TELEGRAM" not in text
-    assert set(plan.secrets.values()) <= {PLACEHOLDER, "key"}
+    assert set(plan.secrets.values()) <= {decisions.PLACEHOLDER, "key"}
     assert "fallback_providers" not in parameters["config"]
 
 
 def test_what_could_not_be_tried_is_told() -> None:
-    told = "\n".join(left_out(configured(**FULL)))
+    told = "\n".join(decisions.left_out(configured(**FULL)))
     for what in ("model endpoint", "network", "house", "messengers", "fallback"):
         assert what in told
-    assert "messengers" not in "\n".join(left_out(configured()))
+    assert "messengers" not in "\n".join(decisions.left_out(configured()))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +107,15 @@ def test_what_could_not_be_tried_is_told() -> None:
     ],
 )
 def test_a_tag_and_a_full_commit_are_asked_for(tag: str, commit: str, over: Any, count: int) -> None:
-    assert len(faults_of_arguments(tag, commit, over)) == count
+    assert len(decisions.faults_of_arguments(tag, commit, over, "https://example.org/x.git")) == count
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+def test_the_remedy_for_a_commit_prints_it(tmp_path: Path, annotated: bool) -> None:
+    commit = a_release(tmp_path, "v1", annotated=annotated)
+    (fault,) = decisions.faults_of_arguments("v1", "v1", None, tmp_path.as_uri())
+    _, _, remedy = fault.partition("is no full commit: ")
+    assert pasted(remedy) == commit
 
 
 def options(**given: Any) -> Any:
@@ -160,31 +158,34 @@ def test_the_release_that_runs_and_another_mode_are_refused() -> None:
         (replace(BEFORE, memories={"SOUL.md": "1", "memories/MEMORY.md": "3"}), "memories/MEMORY.md"),
         (replace(BEFORE, memories={"SOUL.md": "1"}), "memories/MEMORY.md"),
         (replace(BEFORE, databases={}), "databases are gone: state.db"),
-        (replace(BEFORE, databases={"state.db": Database("26", "wal", False)}), "state.db is damaged"),
+        (replace(BEFORE, databases={"state.db": decisions.Database("26", "wal", False)}), "state.db is damaged"),
     ],
 )
-def test_what_is_lost_is_a_reason_to_say_no(after: Held, reason: str) -> None:
-    (told,) = lost(BEFORE, after)
+def test_what_is_lost_is_a_reason_to_say_no(after: decisions.Held, reason: str) -> None:
+    (told,) = decisions.lost(BEFORE, after)
     assert reason in told
 
 
 def test_what_comes_on_top_is_no_loss() -> None:
     more = replace(BEFORE, sessions=BEFORE.sessions | {"c"}, messages=11, skills=frozenset())
-    assert lost(BEFORE, more) == []
-    assert lost(BEFORE, BEFORE) == []
+    assert decisions.lost(BEFORE, more) == []
+    assert decisions.lost(BEFORE, BEFORE) == []
 
 
 def test_what_changes_is_told() -> None:
-    new = Running(
+    new = decisions.Running(
         "0.20.3", "3.14.0", frozenset({"127.0.0.1:8642", "0.0.0.0:9999"}), 264, 37, frozenset({"agent.x"}), False, 82
     )
     after = replace(
         BEFORE,
-        databases={"state.db": Database("26", "delete", True), "new.db": Database("1", "delete", True)},
+        databases={
+            "state.db": decisions.Database("26", "delete", True),
+            "new.db": decisions.Database("1", "delete", True),
+        },
         unknown_keys=frozenset({"mine"}),
         skills=frozenset({"skills/mine", "skills/theirs"}),
     )
-    told = "\n".join(changes(OLD, new, BEFORE, after))
+    told = "\n".join(decisions.changes(OLD, new, BEFORE, after))
     for words in (
         "Python 3.11.2 -> 3.14.0",
         "config.yaml 33 -> 37",
@@ -199,11 +200,13 @@ def test_what_changes_is_told() -> None:
         "new.db is new",
     ):
         assert words in told
-    assert changes(OLD, OLD, BEFORE, BEFORE) == []
+    assert decisions.changes(OLD, OLD, BEFORE, BEFORE) == []
 
 
 def test_a_verdict_in_words_and_as_a_status() -> None:
-    verdict = Verdict("0.20.3 (v1, 7339f5f1)", "0.19.0", "on a copy of x", True, proved=["one"], figures={"MB": 264.0})
+    verdict = decisions.Verdict(
+        "0.20.3 (v1, 7339f5f1)", "0.19.0", "on a copy of x", True, proved=["one"], figures={"MB": 264.0}
+    )
     assert verdict.status == 0
     assert verdict.text().splitlines()[0] == "YES: 0.20.3 (v1, 7339f5f1) over 0.19.0, on a copy of x"
     verdict.answer, verdict.reasons = False, ["it says no\nand more"]
@@ -222,7 +225,7 @@ def test_of_a_log_the_lines_about_the_users_settings_are_notes() -> None:
         "home: config.yaml: what was there is kept in /x",
         "warning: the agent 0.20.3 knows no setting x",
     ]
-    assert agent_notes(log) == [log[1], log[2], log[4]]
+    assert decisions.agent_notes(log) == [log[1], log[2], log[4]]
 
 
 # ---- the copy of a home ---------------------------------------------------------------------------------------------
@@ -287,12 +290,12 @@ def test_a_backup_of_the_stacks_is_taken_as_it_lies(
     with archive.open("rb") as stream:
         unpack.put(stream, home)
     assert (home / "link").readlink() == Path("config.yaml")
-    found = Held.of(look.look(home))
+    found = decisions.Held.of(look.look(home))
     assert found.sessions == {"s1", "s2"}
     assert found.messages == 3
     assert found.cron == {"abc", "7"}
     assert found.config_version == 33
-    assert found.databases == {"state.db": Database("22", "wal", True)}
+    assert found.databases == {"state.db": decisions.Database("22", "wal", True)}
     assert set(found.memories) == {"memories/MEMORY.md"}
     assert found.unknown_keys == {"mine"}
 
@@ -354,8 +357,8 @@ def test_a_backup_that_is_not_there_is_named(tmp_path: Path) -> None:
 class Course(command.Trial):
     """A trial whose guest is a table: which step fails, and what the home holds at each look."""
 
-    def __init__(self, fails: str = "", after: Held = BEFORE, back: Held = BEFORE) -> None:
-        self.verdict = Verdict("new", "old", "on a home")
+    def __init__(self, fails: str = "", after: decisions.Held = BEFORE, back: decisions.Held = BEFORE) -> None:
+        self.verdict = decisions.Verdict("new", "old", "on a home")
         self.fails, self.after, self.back, self.steps = fails, after, back, list[str]()
         self.heard: list[str] = ["config.yaml: schema 33 to 37"]
 
@@ -378,10 +381,10 @@ class Course(command.Trial):
     def configuration(self, directory: str) -> ConfigureInputs:  # noqa: ARG002 - as the real one
         return configured()
 
-    def look(self, directory: str) -> Held:
+    def look(self, directory: str) -> decisions.Held:
         return self.after if directory == "/new" else self.back
 
-    def running(self, build: command.Build, configured: dict[str, Any]) -> Running:  # noqa: ARG002 - as the real one
+    def running(self, build: command.Build, configured: dict[str, Any]) -> decisions.Running:  # noqa: ARG002 - as the real one
         return replace(OLD, version=build.version)
 
 
