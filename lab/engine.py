@@ -1,7 +1,8 @@
-"""Runs the Pulumi CLI and tells what its engine does, for the demo and for the tests.
+"""Runs the Pulumi CLI for the demo and the tests, and records what its engine does.
 
-The engine's own event stream (``--json``) is read line by line: which resource, which
-operation, when it began and ended, what was said.
+It reads the engine's event stream (``--json``). ``pulumi.automation`` does not fit: each ``up`` calls the CLI several
+times more (0.8 s here), its events carry whole seconds only, and it has neither a deadline nor a way to kill a run with
+all of its plugins.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-KILL_AFTER = 1800.0  # seconds; no run of the engine may take for ever
+from pvelab.place import LabError
+
+KILL_AFTER = 1800.0  # seconds
+COMMAND_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Run:
 
     @property
     def changed(self) -> dict[str, int]:
-        """The operations that are not ``same``, with their counts."""
+        """The number of operations by kind, without ``same``."""
         return {op: count for op, count in self.changes.items() if op != "same" and count}
 
     def span(self, name: str, *ops: str) -> Span:
@@ -70,7 +74,7 @@ class Run:
         raise KeyError(f"{name} {ops}")
 
     def explain(self) -> str:
-        """Why it failed, as the engine told it."""
+        """The engine's errors, as one text."""
         return "\n".join([*self.errors, self.stderr.strip()]).strip() or f"pulumi ended with {self.returncode}"
 
 
@@ -86,9 +90,9 @@ def pulumi(
     log: Path | None = None,
     timeout: float = KILL_AFTER,
 ) -> Run:
-    """Run ``pulumi ARGV --json`` to its end; never raises for a failed run, see :class:`Run`.
+    """Run ``pulumi ARGV --json`` to its end. A failed run raises nothing: see :class:`Run`.
 
-    ``log`` receives the raw events and the error output.
+    ``log``: a file that the raw events and the error output are appended to. ``timeout``: seconds until it is killed.
     """
     run = Run()
     begin = time.monotonic()
@@ -96,13 +100,13 @@ def pulumi(
     process = subprocess.Popen(
         ["pulumi", *argv, "--json", "--non-interactive", "--color", "never"],
         cwd=cwd,
-        # Without it a preview answers one document instead of the events.
+        # Otherwise a preview prints one document and no events.
         env={**env, "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A session of its own: so what a run leaves behind, a language host for one, can be found and ended.
+        # A session of its own, so that kill_session finds what a run leaves behind.
         start_new_session=True,
     )
     killer = threading.Timer(timeout, process.kill)
@@ -126,7 +130,7 @@ def pulumi(
                 if on_event is not None:
                     on_event(event)
     except BaseException:
-        # Interrupted: the engine gets the chance to end its operations and to write its state.
+        # SIGINT lets the engine end its operations and write its state.
         process.send_signal(signal.SIGINT)
         raise
     finally:
@@ -144,10 +148,33 @@ def pulumi(
     return run
 
 
-def kill_session(session: int, pattern: str = "") -> int:
-    """kill -9 all processes of a session, or those whose command line matches; answers how many.
+def command(*argv: str, cwd: Path, env: Mapping[str, str], stdin: str = "") -> str:
+    """Run a command of the CLI that does not run the engine. Returns its output; raises LabError if it fails."""
+    done = subprocess.run(
+        ["pulumi", *argv, "--non-interactive"],
+        cwd=cwd,
+        env=env,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT,
+        check=False,
+    )
+    if done.returncode:
+        raise LabError(f"pulumi {' '.join(argv)} failed:\n{done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
 
-    The engine's plugins have process groups of their own, so a group is not enough.
+
+def outputs(stack: str, *, cwd: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    """The outputs of a stack."""
+    found: dict[str, Any] = json.loads(command("stack", "output", "--json", "--stack", stack, cwd=cwd, env=env))
+    return found
+
+
+def kill_session(session: int, pattern: str = "") -> int:
+    """Kill (-9) all processes of a session, or those whose command line matches. Returns how many.
+
+    A process group is not enough: each plugin of the engine has its own.
     """
     killed = 0
     for entry in Path("/proc").iterdir():

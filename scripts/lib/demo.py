@@ -1,4 +1,4 @@
-"""The demo: the whole main job on a local Proxmox, each claim checked as it is made."""
+"""The demo: the whole main job on a local Proxmox. Each claim is checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lab.engine import Run, Span, pulumi
+from lab import engine
+from lab.engine import Run, Span
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab, LabError
 from provisioning.errors import ProvisioningError
@@ -60,7 +61,7 @@ class DemoError(Exception):
 
 
 class Demo:
-    """One showing. ``console`` is what people see; ``log`` gets all that the engine says."""
+    """One run of the demo. ``console`` is what people see. ``log`` gets the engine's whole output."""
 
     def __init__(self, lab: Lab, console: Console) -> None:
         self.lab = lab
@@ -69,7 +70,7 @@ class Demo:
         self.log = lab.state_dir / "demo.log"
         self.env: dict[str, str] = {}
 
-    # --- showing ---
+    # --- what people see ---
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -86,36 +87,33 @@ class Demo:
             raise DemoError(f"not true: {claim}. {otherwise}".strip())
         self.console.print(f"  [green]✓[/green] {claim}", highlight=False)
 
-    def engine(self, *argv: str, stack: str) -> Run:
-        """Run Pulumi on a stack, and show each resource as it is done."""
+    def pulumi(self, verb: str, stack: str, on_done: Callable[[str, str], None]) -> Run:
+        """Run the engine on a stack. ``on_done``: called with name and operation of each finished resource."""
 
-        def show(event: dict[str, Any]) -> None:
-            if "resOutputsEvent" in event:
-                metadata = event["resOutputsEvent"]["metadata"]
-                word = WORDS.get(metadata["op"])
-                if word and not metadata["type"].startswith("pulumi:"):
-                    name = metadata["urn"].rsplit("::", 1)[1]
-                    self.console.print(
-                        f"  [dim]{time.monotonic() - begin:5.1f} s  {name} {word}[/dim]", highlight=False
-                    )
+        def hear(event: dict[str, Any]) -> None:
+            metadata = event.get("resOutputsEvent", {}).get("metadata")
+            if metadata and not metadata["type"].startswith("pulumi:"):
+                on_done(metadata["urn"].rsplit("::", 1)[1], metadata["op"])
 
-        begin = time.monotonic()
-        with self.console.status(f"pulumi {argv[0]} --stack {stack}"):
-            run = pulumi([*argv, "--stack", stack], cwd=CHECKOUT, env=self.env, on_event=show, log=self.log)
+        argv = [verb, "--yes", "--skip-preview", "--stack", stack]
+        with self.console.status(f"pulumi {verb} --stack {stack}"):
+            run = engine.pulumi(argv, cwd=CHECKOUT, env=self.env, on_event=hear, log=self.log)
         if not run.ok:
-            raise DemoError(f"pulumi {' '.join(argv)} --stack {stack} failed:\n{run.explain()}")
+            raise DemoError(f"pulumi {' '.join(argv)} failed:\n{run.explain()}")
         return run
 
     def up(self, stack: str) -> Run:
-        return self.engine("up", "--yes", "--skip-preview", stack=stack)
+        """Bring a stack up. Show each changed resource when it is done."""
+
+        def show(name: str, op: str) -> None:
+            if word := WORDS.get(op):
+                self.console.print(f"  [dim]{time.monotonic() - begin:5.1f} s  {name} {word}[/dim]", highlight=False)
+
+        begin = time.monotonic()
+        return self.pulumi("up", stack, show)
 
     def outputs(self, stack: str) -> dict[str, Any]:
-        argv = ["pulumi", "stack", "output", "--json", "--stack", stack, "--non-interactive"]
-        done = subprocess.run(argv, cwd=CHECKOUT, env=self.env, capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode:
-            raise DemoError(f"{' '.join(argv)} failed:\n{done.stderr}")
-        outputs: dict[str, Any] = json.loads(done.stdout)
-        return outputs
+        return engine.outputs(stack, cwd=CHECKOUT, env=self.env)
 
     # --- the story ---
 
@@ -133,7 +131,7 @@ class Demo:
         return SshTarget(outputs["address"], key, private_key_file=outputs["sshKeyFile"], card=card)
 
     def workspace_file(self, target: SshTarget, name: str) -> str:
-        """The SHA-256 of a file in the agent's workspace, read by SSH."""
+        """The SHA-256 of a file in the agent's workspace, read over SSH."""
         connection = connect(target)
         try:
             done = connection.run(f"sha256sum -- /home/hermes/workspace/{name}")
@@ -147,7 +145,7 @@ class Demo:
         return any(volume["volid"] == volid for volume in self.lab_volumes())
 
     def lab_volumes(self) -> list[dict[str, Any]]:
-        from proxmox.client import Proxmox  # noqa: PLC0415 - half a second that the first lines need not wait for
+        from proxmox.client import Proxmox  # noqa: PLC0415 - it takes half a second
         from proxmox.connection import Connection  # noqa: PLC0415
 
         with Proxmox(Connection.from_sources(self.env, {})) as client:
@@ -199,20 +197,15 @@ class Demo:
         self.measure(first=first, second=second, ensure=ensure, gone=gone)
 
     def destroy(self, volid: str) -> tuple[Run, str, str]:
-        """Destroy the cattle; the volume's checksum from the moment it was detached, and after the end."""
+        """Destroy the cattle. Returns the volume's checksum after the detachment, and at the end."""
         seen: list[str] = []
         image = self.volume_image(volid)
 
-        def look(event: dict[str, Any]) -> None:
-            metadata = event.get("resOutputsEvent", {}).get("metadata", {})
-            if metadata.get("op") == "delete" and metadata["urn"].endswith("::cattle-volume"):
+        def look(name: str, op: str) -> None:
+            if (name, op) == ("cattle-volume", "delete"):
                 seen.append(data_checksum(image))
 
-        with self.console.status("pulumi destroy --stack cattle"):
-            argv = ["destroy", "--yes", "--skip-preview", "--stack", "cattle"]
-            run = pulumi(argv, cwd=CHECKOUT, env=self.env, on_event=look, log=self.log)
-        if not run.ok:
-            raise DemoError(f"pulumi destroy --stack cattle failed:\n{run.explain()}")
+        run = self.pulumi("destroy", "cattle", look)
         self.console.print(f"  [dim]{run.seconds:5.1f} s  CT 105 destroyed[/dim]", highlight=False)
         if not seen:
             raise DemoError("the volume was not detached before the container was destroyed")
@@ -261,9 +254,9 @@ class Demo:
 
 
 def data_checksum(image: Path) -> str:
-    """The SHA-256 of a sparse file's content, each block that is not all zeros with its place.
+    """The SHA-256 of all blocks of a sparse file that are not zero, each with its offset.
 
-    Where the file has holes is no part of it: a mere read of what was allocated and not written makes it data.
+    Holes do not count: reading a block that was allocated and never written can turn a hole into data.
     """
     digest = hashlib.sha256()
     zeros = bytes(BLOCK)
@@ -295,23 +288,22 @@ def _seconds(run: Run, name: str) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/demo", description="The whole main job, on a local Proxmox.")
+    parser = argparse.ArgumentParser(prog="scripts/demo", description="Show the whole main job on a local Proxmox.")
     parser.add_argument("--down", action="store_true", help="remove everything at the end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     options = parser.parse_args()
     console = Console(highlight=False)
     demo = Demo(Lab.default(), console)
-    finish: Callable[[], None] = demo.say_what_is_left
     try:
         demo.run()
         if options.json:
             options.json.write_text(json.dumps(demo.figures, indent=2) + "\n")
         if not options.down:
-            finish()
-    except DemoError as error:
+            demo.say_what_is_left()
+    except (DemoError, LabError) as error:
         console.print(f"\n[red]The demo failed.[/red] {error}", markup=True)
         if demo.log.exists():
-            console.print(f"What the engine said: {demo.log}")
+            console.print(f"The engine's output: {demo.log}")
         console.print("To look at it: scripts/lab status. To remove everything: scripts/lab destroy")
         return 1
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lab import engine
 from lab.engine import Run, pulumi
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
@@ -52,8 +52,9 @@ class Stacks:
 
     def set_secret(self, stack: str, key: str, value: str) -> None:
         """``key``: KEY.PART of an object."""
-        command = ["pulumi", "config", "set", "--stack", stack, "--secret", "--path", key]
-        subprocess.run(command, cwd=CHECKOUT, env=self.env, input=value, text=True, check=True, timeout=60)
+        engine.command(
+            "config", "set", "--stack", stack, "--secret", "--path", key, cwd=CHECKOUT, env=self.env, stdin=value
+        )
 
     def run(self, verb: str, stack: str, *options: str) -> Run:
         run = pulumi([verb, "--stack", stack, *options], cwd=CHECKOUT, env=self.env)
@@ -81,10 +82,7 @@ class Stacks:
         return str(done.stdout.decode())
 
     def outputs(self, stack: str) -> dict[str, Any]:
-        command = ["pulumi", "stack", "output", "--json", "--stack", stack]
-        done = subprocess.run(command, cwd=CHECKOUT, env=self.env, capture_output=True, check=True, timeout=60)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return engine.outputs(stack, cwd=CHECKOUT, env=self.env)
 
 
 @contextlib.contextmanager

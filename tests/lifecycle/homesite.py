@@ -203,19 +203,7 @@ class Site:
         self._cli("config", "set", "--stack", stack, "--secret", *(["--path"] if "." in key else []), key, stdin=value)
 
     def _cli(self, *argv: str, stdin: str = "") -> str:
-        """One call of the CLI that is no run of the engine."""
-        done = subprocess.run(
-            ["pulumi", *argv, "--non-interactive"],
-            cwd=CHECKOUT,
-            env=self.env,
-            input=stdin,
-            text=True,
-            check=False,
-            capture_output=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return engine.command(*argv, cwd=CHECKOUT, env=self.env, stdin=stdin)
 
     @property
     def env(self) -> dict[str, str]:
@@ -257,8 +245,7 @@ class Site:
         return [file for file in self.lab.pulumi_state.rglob("*") if file.is_file()]
 
     def outputs(self, stack: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._cli("stack", "output", "--stack", stack, "--json"))
-        return found
+        return engine.outputs(stack, cwd=CHECKOUT, env=self.env)
 
     def resources(self, stack: str) -> dict[str, dict[str, Any]]:
         """The stack's state: each resource by its name; secrets, which each run encrypts anew, are left out."""
