@@ -1,8 +1,8 @@
 """Pulumi for a lab: a backend in its state folder, the two stacks, and one configuration file for both.
 
-`pulumi stack init` writes a salt into ``Pulumi.<stack>.yaml``. So that the committed files stay clean, the stacks are made
-in a scratch folder, and the CLI reads the own file of the lab (PULUMI_OPTION_CONFIG_FILE). Pet and cattle stacks share
-no key, so one file serves both.
+`pulumi stack init` writes a salt into ``Pulumi.<stack>.yaml``. So the stacks are made in a scratch folder:
+the committed files stay clean. The CLI reads the lab's own file (PULUMI_OPTION_CONFIG_FILE).
+Pet and cattle stacks share no key, so one file serves both.
 """
 
 from __future__ import annotations
