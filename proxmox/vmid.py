@@ -36,7 +36,7 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, node: str, claim: str | Non
         f"{_named(vmid, guest)} exists already and is not this stack's.",
         "VMIDs are unique in a cluster; going on would take the guest over, and a later destroy would delete it",
         f"set another VMID, or remove the guest yourself (pct destroy {vmid} on its node), "
-        'or import it if it is this stack\'s: README, "Take over a guest"',
+        'or import it if it is this stack\'s: docs/operations.md, "Take over a guest"',
     )
 
 

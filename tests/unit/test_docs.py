@@ -180,8 +180,7 @@ def test_each_text_in_the_tables_of_errors_is_one_of_the_program() -> None:
 
 
 def test_errors_are_quoted_where_they_are_explained() -> None:
-    for document in (README, ROOT / "docs" / "errors.md"):
-        assert list(fenced(document.read_text(), "error")), name_of(document)
+    assert list(fenced((ROOT / "docs" / "errors.md").read_text(), "error"))
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -240,12 +239,14 @@ def test_each_link_leads_somewhere(document: Path) -> None:
 
 
 def test_the_headings_that_the_program_names_exist() -> None:
-    named: set[str] = set()
-    for file in [*ROOT.glob("Pulumi*.yaml"), *(ROOT / "proxmox").glob("*.py"), *(ROOT / "components").glob("*.py")]:
-        named |= set(re.findall(r'README,? "([^"]+)"', file.read_text()))
-    assert named
-    headings = set(re.findall(r"^#+ (.+)$", README.read_text(), re.MULTILINE))
-    assert named <= headings
+    named: set[tuple[str, str]] = set()
+    for folder in (".", "proxmox", "components", "provisioning", "settings", "trial", "scripts/lib"):
+        for file in [*(ROOT / folder).glob("*.py"), *(ROOT / folder).glob("*.yaml")]:
+            named |= set(re.findall(r'(README|docs/\w+\.md),? "([^"]+)"', file.read_text()))
+    assert {document for document, _ in named} >= {"README", "docs/operations.md"}
+    for document, heading in named:
+        text = (README if document == "README" else ROOT / document).read_text()
+        assert heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE), (document, heading)
 
 
 def test_each_dependency_has_its_reason() -> None:
