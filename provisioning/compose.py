@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from provisioning.guest.backend import PODMAN_NETWORK
+from provisioning.guest.inputs import Container, Port
 from provisioning.guest.supervise import STOP_S
 from provisioning.guest.walls import DATA_MOUNT
 from provisioning.models import ConfigureInputs, ContainerInputs
@@ -136,21 +137,21 @@ def compose_file(definition: Mapping[str, Any]) -> str:
 
 def container_parameters(
     inputs: ConfigureInputs, container: ContainerInputs, definition: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Container:
     """What the guest has to know besides compose.yaml: ports to prove free, folders to prove there."""
     names = {inputs.api_server.port: "API server", inputs.dashboard.port: "dashboard"}
-    return {
-        "identity": identity(definition),
-        "backend": container.backend,
-        "reach": reach(container.published_ip),
-        "ports": [
-            (port["host_ip"], port["target"], names[port["target"]])
+    return Container(
+        identity=identity(definition),
+        backend=container.backend,
+        reach=reach(container.published_ip),
+        ports=tuple(
+            Port(port["host_ip"], port["target"], names[port["target"]])
             for port in definition["ports"]
             if isinstance(port, Mapping) and port.get("target") in names and "host_ip" in port
-        ],
-        "sources": [volume.source for volume in container.volumes],
-        "limit_memory": not {"mem_limit", "memswap_limit"} & set(container.options),
-    }
+        ),
+        sources=tuple(volume.source for volume in container.volumes),
+        limit_memory=not {"mem_limit", "memswap_limit"} & set(container.options),
+    )
 
 
 def _probe(port: int) -> str:

@@ -20,7 +20,9 @@ from typing import Any
 from pydantic import SecretStr
 
 from provisioning.compose import compose_file, container_parameters, identity, service
+from provisioning.guest import inputs as guest
 from provisioning.guest.common import CONTAINER
+from provisioning.guest.inputs import ApiServer, Configure, Container, Document, Engine, Facts, Probe, as_json, of
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
@@ -159,7 +161,8 @@ def render_docker(inputs: DockerInputs) -> PhasePlan:
     """The agent phase of Docker mode: engine, compose plugin, a first container, the image."""
     declared = inputs.model_dump(mode="json")
     more = (*guest_package(), *_scripts("run.sh", "apt.sh"))
-    return _plan("agent", guest_main("engine"), {}, declared=declared, parameters=declared, more=more)
+    given = of(Engine, declared, "the agent phase")
+    return _plan("agent", guest_main("engine"), {}, declared=declared, given=given, more=more)
 
 
 def agent_directory_name(inputs: AgentInputs) -> str:
@@ -187,7 +190,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
     config = managed_config(inputs)
     declared = configure_declared(inputs)
     more = list(guest_package())
-    container: dict[str, Any] | None = None
+    container: Container | None = None
     if inputs.container is not None:
         definition = service(inputs, inputs.container)
         # What the preview shows of it: a changed identity is a new container, and loses what was written inside.
@@ -200,44 +203,62 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         units = {name: _render(f"{name}.j2", context) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)}
         more += [PayloadFile(f"units/{name}", text.encode()) for name, text in units.items()]
         declared[READ_AT_START] = _read_at_start(inputs, units)
-    parameters = {
-        "user": inputs.user,
-        "home": inputs.home,
-        "home_on_root": inputs.home_on_root,
-        "hermes_home": inputs.hermes_home,
-        "working_directory": inputs.workspace,
-        "uid": inputs.uid,
-        "gid": inputs.gid,
-        "stack": inputs.stack,
-        "users_group": USERS_GROUP,
-        "agent_directory": inputs.agent_directory,
-        "container": container,
-        "config": config,
-        "environment": managed_environment(inputs),
-        "secret_environment": sorted(
-            {*inputs.secret_environment, *({MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE} & set(secrets))}
+    given = Configure(
+        facts=facts_of(inputs),
+        gid=inputs.gid,
+        agent_directory=inputs.agent_directory,
+        container=container,
+        config=config,
+        environment=managed_environment(inputs),
+        secret_environment=tuple(
+            sorted({*inputs.secret_environment, *({MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE} & set(secrets))})
         ),
-        "ca_certificates": inputs.ca_certificates,
-        "dashboard": inputs.dashboard.model_dump(mode="json", include={"enabled", "host", "port", "username"})
-        | {"has_password": inputs.dashboard.has_password, "auth_required": inputs.dashboard.auth_required},
-        "api_server": inputs.api_server.model_dump(mode="json", include={"host", "port"})
-        | {"enabled": inputs.serves_api},
-        "documents": documents_of(inputs),
-        "auth_file": {"declared": inputs.auth_file is not None, "overwrite": inputs.auth_file_overwrite},
-        "user_config": {key: config[key] for key in sorted(ever_read_from_home()) if key in config},
-        "backups_kept": inputs.backups_kept,
-        "unfinished_update": inputs.unfinished_update,
-        "probe": probe_of(inputs).model_dump(mode="json"),
-    }
+        ca_certificates=inputs.ca_certificates,
+        dashboard=guest.Dashboard(
+            enabled=inputs.dashboard.enabled,
+            host=inputs.dashboard.host,
+            port=inputs.dashboard.port,
+            username=inputs.dashboard.username,
+            has_password=inputs.dashboard.has_password,
+            auth_required=inputs.dashboard.auth_required,
+        ),
+        documents=documents_of(inputs),
+        overwrite_auth_file=inputs.auth_file_overwrite,
+        user_config={key: config[key] for key in sorted(ever_read_from_home()) if key in config},
+        unfinished_update=inputs.unfinished_update,
+    )
     return _plan(
         "configure",
         guest_main("configure"),
         {},
         declared=declared,
-        parameters=parameters,
+        given=given,
         more=tuple(more),
         secrets=secrets,
     )
+
+
+def facts_of(inputs: ConfigureInputs) -> Facts:
+    """What the programs that stay in the guest have to know. No secret is in it: everybody there may read it."""
+    return Facts(
+        stack=inputs.stack,
+        user=inputs.user,
+        uid=inputs.uid,
+        home=inputs.home,
+        hermes_home=inputs.hermes_home,
+        working_directory=inputs.workspace,
+        users_group=USERS_GROUP,
+        api_server=ApiServer(inputs.serves_api, inputs.api_server.host, inputs.api_server.port),
+        backups_kept=inputs.backups_kept,
+        probe=probe_in_guest(probe_of(inputs)),
+        container=inputs.container is not None,
+        home_on_root=inputs.home_on_root,
+    )
+
+
+def probe_in_guest(inputs: VerifyInputs) -> Probe:
+    """The inputs of verify as the guest's programs have them."""
+    return of(Probe, inputs.model_dump(mode="json"), "verify")
 
 
 def unit_context(inputs: ConfigureInputs) -> dict[str, Any]:
@@ -361,13 +382,13 @@ def _shown_environment(inputs: ConfigureInputs) -> dict[str, str]:
     return {**managed_environment(inputs), **shown}
 
 
-def documents_of(inputs: ConfigureInputs) -> list[dict[str, Any]]:
-    """The documents for the guest: place, path, text; `ours`: put back whenever configure runs, not only when new."""
-    return [
-        {"place": place, "path": path, "text": text, "ours": name not in MEMORIES}
+def documents_of(inputs: ConfigureInputs) -> tuple[Document, ...]:
+    """The documents for the guest."""
+    return tuple(
+        Document(place, path, text, ours=name not in MEMORIES)
         for name, text in sorted(inputs.documents.items())
         for place, path in [document_place(name)]
-    ]
+    )
 
 
 def managed_config(inputs: ConfigureInputs) -> dict[str, Any]:
@@ -469,9 +490,8 @@ def systemd_quote(argument: str) -> str:
 
 def render_verify(inputs: VerifyInputs) -> PhasePlan:
     """The proof that the agent works, one real prompt included. Without secrets: the guest has the API key."""
-    parameters = inputs.model_dump(mode="json")
-    more = guest_package()
-    plan = _plan("verify", guest_main("verify"), {}, declared=parameters, parameters=parameters, more=more)
+    declared, given = inputs.model_dump(mode="json"), probe_in_guest(inputs)
+    plan = _plan("verify", guest_main("verify"), {}, declared=declared, given=given, more=guest_package())
     # A proof of how it is now: that of a run which was cut off an hour ago is none.
     return replace(plan, fresh=True)
 
@@ -495,15 +515,15 @@ def _plan(
     variables: Mapping[str, str],
     *,
     declared: Mapping[str, Any],
-    parameters: Mapping[str, Any] | None = None,
+    given: Any = None,
     more: tuple[PayloadFile, ...] = (),
     secrets: Mapping[str, str] | None = None,
 ) -> PhasePlan:
     payload = [PayloadFile("main", script.encode(), 0o700), *more]
     if variables:
         payload.append(_env_file(variables))
-    if parameters is not None:
-        payload.append(PayloadFile("inputs.json", json.dumps(parameters, sort_keys=True).encode()))
+    if given is not None:
+        payload.append(PayloadFile("inputs.json", as_json(given).encode()))
     digest = _sha256(
         {
             "files": {file.path: hashlib.sha256(file.content).hexdigest() for file in payload},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from provisioning.errors import ProvisioningError
+from provisioning.guest.inputs import Probe
 from provisioning.phases import VERIFY_PATH
 from provisioning.ssh import SshTarget, connect
 from provisioning.terminal import visible
@@ -23,19 +25,12 @@ def ask(target: SshTarget, prompt: str, *, timeout_s: float = PROMPT_SECONDS) ->
     By the agent's API where it is on, by its command line else: the container knows. The API key is read there and
     stays there. The answer is fit to be shown (provisioning.terminal). Raises AgentSilentError, or an SSH error.
     """
-    parameters = {
-        "only": "prompt",
-        "dashboard": False,
-        "prompt": prompt,
-        "expect": "",
-        "services_timeout_s": START_SECONDS,
-        "prompt_timeout_s": timeout_s,
-    }
+    asked = Probe(prompt=prompt, services_timeout_s=START_SECONDS, prompt_timeout_s=timeout_s)
     connection = connect(target)
     try:
         done = connection.run(
             f"/usr/bin/python3 -I {VERIFY_PATH}",
-            stdin=json.dumps(parameters).encode(),
+            stdin=json.dumps({"only": "prompt", **asdict(asked)}).encode(),
             timeout_s=START_SECONDS + timeout_s + 30,
         )
     finally:

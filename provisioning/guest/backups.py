@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import FACTS, KEPT_FOLDER, Refusal, read_json
+from provisioning.guest.common import FACTS, KEPT_FOLDER, Refusal
+from provisioning.guest.inputs import Facts, record
 from provisioning.guest.update import (
     CHANGED,
     FOREIGN,
@@ -40,15 +41,15 @@ STANDING = {OURS: "", CHANGED: "changed since the stack made it, ", FOREIGN: "no
 def make(subject: Subject) -> dict[str, Any]:
     """A backup of now, then those too many are removed."""
     made = subject.state("make", "--version", version_now(), "--reason", ASKED_FOR)
-    made["path"] = f"{subject.home}/{KEPT_FOLDER}/backups/{made['name']}"
-    removed = subject.state("prune", str(subject.backups_kept))["removed"]
+    made["path"] = f"{subject.facts.home}/{KEPT_FOLDER}/backups/{made['name']}"
+    removed = subject.state("prune", str(subject.facts.backups_kept))["removed"]
     print(f"backed up: {made['path']}\n  {made['files']} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s")
     if removed:
         print(f"  older ones removed: {', '.join(removed)}")
     return made
 
 
-def listed(subject: Subject) -> dict[str, Any]:
+def list_backups(subject: Subject) -> dict[str, Any]:
     found = subject.backups()
     for each in found:
         size = f"{each['files']:>6} files {each['bytes'] / 1e6:>9.1f} MB"
@@ -133,17 +134,17 @@ def _started_again(subject: Subject) -> list[str]:
 
 def subject_here() -> Subject:
     """As the configure phase has left it."""
-    facts = read_json(FACTS)
-    if not facts:
+    facts = record(Facts, FACTS)
+    if facts is None:
         raise Refusal("there is no agent in this container; pulumi up makes it.")
-    return Subject(facts["user"], facts["home"], facts["hermes_home"], facts["backups_kept"], facts["probe"])
+    return Subject(facts)
 
 
 def version_now() -> str:
     found = running_build()
-    if not found:
+    if found is None:
         raise Refusal("there is no agent in this container; pulumi up makes it.")
-    return str(found["version"])
+    return found.version
 
 
 def main() -> int:
@@ -162,7 +163,7 @@ def main() -> int:
         if options.verb == "restore":
             result = restore(subject, options.name, unknown=options.unknown)
         else:
-            result = make(subject) if options.verb == "make" else listed(subject)
+            result = make(subject) if options.verb == "make" else list_backups(subject)
     except (Refusal, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

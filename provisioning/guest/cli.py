@@ -14,13 +14,13 @@ import os
 import pwd
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from provisioning.guest import layout
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import CONTAINER, CURRENT, FACTS, MANAGED, Refusal
+from provisioning.guest.inputs import Facts, record
 from provisioning.guest.releases import VALUE_OPTIONS
 
 COMMAND = "/usr/local/bin/hermes"
@@ -51,28 +51,12 @@ REFUSED: dict[tuple[str, ...], str] = {
 }
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the configure phase wrote down."""
-
-    stack: str
-    user: str
-    uid: int
-    home: str
-    hermes_home: str
-    working_directory: str
-    users_group: str
-    container: bool
-    home_on_root: bool
-
-    @classmethod
-    def read(cls, path: Path = FACTS) -> Facts:
-        """Refusal when the configure phase has not run."""
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{name: found[name] for name in cls.__dataclass_fields__})
-        except (OSError, ValueError, KeyError):
-            raise Refusal(f"{path} is missing: the stack has not been brought up yet") from None
+def facts_here() -> Facts:
+    """Refusal when the configure phase has not run."""
+    found = record(Facts, FACTS)
+    if found is None:
+        raise Refusal(f"{FACTS} is missing: the stack has not been brought up yet")
+    return found
 
 
 def command_of(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -209,7 +193,7 @@ def gain_nothing() -> None:
 def main() -> NoReturn:
     arguments = sys.argv[1:]
     try:
-        facts = Facts.read()
+        facts = facts_here()
         if os.geteuid() != facts.uid or facts.container:
             program, command, environment = become(facts, arguments)
         else:

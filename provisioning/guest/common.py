@@ -51,7 +51,7 @@ class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the prog
     """A reason to stop, in words for the operator."""
 
 
-def ended(
+def execute(
     *command: str,
     stdin: str | bytes | None = None,
     timeout_s: float = 120,
@@ -161,8 +161,8 @@ class _Exchange:
 def run(
     *command: str, stdin: str | bytes | None = None, check: bool = True, timeout_s: float = 120, told_as: str = ""
 ) -> str:
-    """What a command prints; its error text becomes ours. `told_as`: see `ended`."""
-    done = ended(*command, stdin=stdin, timeout_s=timeout_s, told_as=told_as)
+    """What a command prints; its error text becomes ours. `told_as`: see `execute`."""
+    done = execute(*command, stdin=stdin, timeout_s=timeout_s, told_as=told_as)
     if check and done.returncode != 0:
         words = told(done.stderr.strip() or done.stdout)
         raise Refusal(f"{told_as or _first(command)} failed with {done.returncode}: {words}")
@@ -217,7 +217,7 @@ def read_home(user: str, path: str, *, limit: int = 64 * 1024) -> str | None:
     Refusal for anything but a plain file of at most `limit` bytes, with what to do.
     """
     reader = ("/usr/bin/python3", "-I", "-c", _READER, path, str(limit))
-    done = ended("runuser", "--user", user, "--", *reader, told_as=f"reading {path}")
+    done = execute("runuser", "--user", user, "--", *reader, told_as=f"reading {path}")
     if done.returncode == 0:
         return done.stdout
     if done.returncode == 4:

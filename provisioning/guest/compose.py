@@ -12,6 +12,7 @@ import pwd
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,13 @@ from provisioning.guest.common import (
     Refusal,
     answer_in,
     as_user,
-    bracket,
-    ended,
+    execute,
     install_file,
     read_json,
     run,
 )
 from provisioning.guest.engine import digest_reference, in_image, wait_for_engine
+from provisioning.guest.inputs import Configure, Container, ContainerRecord, Facts, Installed, as_json, record
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader
 from provisioning.guest.services import STARTED, UNITS, is_active, refuse_taken_port, units_present
@@ -45,9 +46,9 @@ FILE = FOLDER / "compose.yaml"
 IDENTITY_LABEL = "hermes-stack.identity"
 
 
-def installation() -> dict[str, Any]:
+def installation() -> Installed:
     """What the agent phase has found out about the image."""
-    if found := read_json(IMAGE_RECORD):
+    if found := record(Installed, IMAGE_RECORD):
         return found
     raise Refusal(f"{IMAGE_RECORD} names no image; the agent phase has to run first.")
 
@@ -85,24 +86,23 @@ def decide(present: dict[str, Any] | None, *, identity: str, started: str | None
     return "nothing" if present["State"]["Running"] and supervised else "start"
 
 
-def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
+def start(inputs: Configure, container: Container, compose_text: str, env: dict[str, str]) -> dict[str, Any]:
     """Bring the container to what is declared; answers what was done."""
-    container = inputs["container"]
-    told = record_of(inputs)
-    refuse_unsafe(sources_of(told))
-    backend = BACKENDS[container["backend"]]
+    noted = record_of(inputs, container)
+    refuse_unsafe(sources_of(noted))
+    backend, facts = BACKENDS[container.backend], inputs.facts
     if remove_units() | _remove_others(backend):
-        forget_process(inputs["user"], inputs["hermes_home"])
+        forget_process(facts.user, facts.hermes_home)
     choose(backend)
     FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(FILE, compose_text, mode=0o644, gid=0)
-    install_file(CONTAINER_RECORD, json.dumps(told, indent=1), mode=0o644, gid=0)
+    install_file(CONTAINER_RECORD, as_json(noted), mode=0o644, gid=0)
     _install_unit(backend)
-    reads = hashlib.sha256(json.dumps([config, env], sort_keys=True).encode()).hexdigest()
+    reads = hashlib.sha256(json.dumps([inputs.config, env], sort_keys=True).encode()).hexdigest()
     present = inspect(backend)
     what = decide(
         present,
-        identity=container["identity"],
+        identity=container.identity,
         started=read_json(STARTED).get(CONTAINER),
         reads=reads,
         supervised=is_active(CONTAINER_UNIT),
@@ -112,30 +112,32 @@ def start(inputs: dict[str, Any], compose_text: str, config: dict[str, Any], env
     else:
         print(f"container: {what}", flush=True)
         _stop_in(backend, present)
-        for address, port, name in container["ports"]:
-            refuse_taken_port(address, port, name)
+        for port in container.ports:
+            refuse_taken_port(port.host, port.port, port.what)
         # Mounted files are looked up anew at the start: replaced ones are read from here on. The writable layer stays.
-        _bring_up(backend, inputs["user"], inputs["hermes_home"], anew=what == "create")
+        _bring_up(backend, facts.user, facts.hermes_home, anew=what == "create")
     install_file(STARTED, json.dumps({CONTAINER: reads}, indent=1), mode=0o644, gid=0)
-    api, dashboard = inputs["api_server"], inputs["dashboard"]
-    shown = bracket(container["reach"])
     return {
         "restarted": [] if what == "nothing" else [CONTAINER],
         "container": what,
-        "identity": container["identity"],
-        "api_url": f"http://127.0.0.1:{api['port']}/v1",
-        "dashboard_url": f"http://{shown}:{dashboard['port']}/" if dashboard["enabled"] else None,
+        "identity": container.identity,
+        "api_url": f"http://127.0.0.1:{facts.api_server.port}/v1",
+        "dashboard_url": replace(inputs.dashboard, host=container.reach).url,
     }
 
 
-def record_of(inputs: dict[str, Any]) -> dict[str, Any]:
+def record_of(inputs: Configure, container: Container) -> ContainerRecord:
     """What the unit has to know of the container, from the phase's inputs."""
-    container = inputs["container"]
-    return {
-        **{name: inputs[name] for name in ("uid", "gid", "home", "hermes_home")},
-        **{name: container[name] for name in ("backend", "limit_memory")},
-        "folders": container["sources"],
-    }
+    facts = inputs.facts
+    return ContainerRecord(
+        uid=facts.uid,
+        gid=inputs.gid,
+        home=facts.home,
+        hermes_home=facts.hermes_home,
+        backend=container.backend,
+        limit_memory=container.limit_memory,
+        folders=container.sources,
+    )
 
 
 def _install_unit(backend: Backend) -> None:
@@ -166,20 +168,24 @@ def _take_up_older(backend: Backend) -> None:
 
     The engine restarted the container by itself then, and found the state directory by its name.
     """
-    facts, text = read_json(FACTS), FILE.read_text(encoding="utf-8")
-    state = facts["hermes_home"]
+    facts, text = record(Facts, FACTS), FILE.read_text(encoding="utf-8")
+    if facts is None:
+        raise Refusal(f"{FACTS} is missing: the configure phase has to run first.")
+    state = facts.hermes_home
     sources = [word.strip("'\"") for word in re.findall(r"^ *source: (.+)$", text, re.MULTILINE)]
-    told = {
-        **{name: facts[name] for name in ("uid", "home", "hermes_home")},
-        "gid": pwd.getpwuid(facts["uid"]).pw_gid,
-        "backend": backend.name,
-        "limit_memory": False,
-        "folders": [source for source in sources if source not in (state, facts["home"])],
-    }
+    noted = ContainerRecord(
+        uid=facts.uid,
+        gid=pwd.getpwuid(facts.uid).pw_gid,
+        home=facts.home,
+        hermes_home=state,
+        backend=backend.name,
+        limit_memory=False,
+        folders=tuple(source for source in sources if source not in (state, facts.home)),
+    )
     text = re.sub(rf"^( *source: ){re.escape(state)}$", rf"\g<1>{DATA_MOUNT}", text, flags=re.MULTILINE)
     text = re.sub(r"^( *restart: ).+$", r"\g<1>'no'", text, flags=re.MULTILINE)
     install_file(FILE, text, mode=0o644, gid=0)
-    install_file(CONTAINER_RECORD, json.dumps(told, indent=1), mode=0o644, gid=0)
+    install_file(CONTAINER_RECORD, as_json(noted), mode=0o644, gid=0)
 
 
 def _identity_of(container: dict[str, Any]) -> str | None:
@@ -199,7 +205,7 @@ def _bring_up(backend: Backend, user: str, hermes_home: str, *, anew: bool) -> N
             timeout_s=STOP_S + 60,
         )
     begun = time.time()
-    done = ended("systemctl", "start", CONTAINER_UNIT, timeout_s=STOP_S + 120)
+    done = execute("systemctl", "start", CONTAINER_UNIT, timeout_s=STOP_S + 120)
     if done.returncode != 0:
         shown = ("--since", f"@{begun:.0f}", "--lines", "12", "--no-pager", "--output", "cat")
         words = run("journalctl", "--unit", CONTAINER_UNIT, *shown, check=False).strip()

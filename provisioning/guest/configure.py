@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from provisioning.guest.common import (
     Refusal,
     answer_in,
     as_user,
-    bracket,
     phase_main,
 )
+from provisioning.guest.inputs import Configure, Installed, read
 from provisioning.guest.install import install_facts, install_programs, refuse_moved_state
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import dashboard_hash, kept, read_env, read_with, try_managed, write_managed
@@ -44,76 +45,72 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 
 def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
-    inputs = json.loads((job / "inputs.json").read_text())
+    inputs = read(Configure, (job / "inputs.json").read_text())
     hidden: dict[str, str] = json.loads(secrets_file.read_text())
-    user, home = inputs["user"], inputs["home"]
-    if not os.path.ismount(home) and not inputs["home_on_root"]:
+    facts = inputs.facts
+    user, home = facts.user, facts.home
+    if not os.path.ismount(home) and not facts.home_on_root:
         raise Refusal(
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
         )
     refuse_full_volume(home)
-    if inputs["container"] is not None:
+    if inputs.container is not None:
         installed, python = compose.installation(), SYSTEM_PYTHON
-        directory = installed["image"]
-        backend: str | None = inputs["container"]["backend"]
-        reader = compose.read_with(inputs["container"]["backend"], directory, inputs["uid"], inputs["gid"])
+        directory, backend = installed.image, inputs.container.backend
+        reader = compose.read_with(backend, directory, facts.uid, inputs.gid)
     else:
-        directory = inputs["agent_directory"] or os.path.realpath(WANTED)
+        directory = inputs.agent_directory or os.path.realpath(WANTED)
         installed, python, backend = installation(directory), f"{directory}/venv/bin/python", None
         reader = read_with(python, user)
-    dashboard = inputs["dashboard"]
-    if dashboard["enabled"] and not installed["dashboard_available"]:
+    if inputs.dashboard.enabled and not installed.dashboard_available:
         raise Refusal(
             f"the dashboard is asked for, but {directory} has no web UI: it was not built.\n"
             "Set agentDashboard to false, or agentWebUi to auto."
         )
     refuse_user_units(home, user)
-    refuse_moved_state(user, home, inputs["hermes_home"], KEPT_FOLDER)
+    refuse_moved_state(user, home, facts.hermes_home, KEPT_FOLDER)
 
     env = managed_values(inputs, hidden)
 
-    config: dict[str, Any] = inputs["config"]
-    unknown = try_managed(inputs["gid"], reader, config, env)
+    unknown = try_managed(inputs.gid, reader, inputs.config, env)
     for key in unknown:
-        print(f"warning: the agent {installed['version']} knows no setting {key}")
-    if trust(inputs["ca_certificates"]):
+        print(f"warning: the agent {installed.version} knows no setting {key}")
+    if trust(inputs.ca_certificates):
         print("certificates: the container's store was brought up to date")
     install_programs(job, inputs)
-    api = inputs["api_server"]
     known = {
         "unknown_settings": unknown,
         "agent_directory": directory,
-        "agent_version": installed["version"],
-        "api_url": f"http://{bracket(api['host'])}:{api['port']}/v1" if api["enabled"] else None,
-        "dashboard_url": f"http://{bracket(dashboard['host'])}:{dashboard['port']}/" if dashboard["enabled"] else None,
-        "auth_required": dashboard["auth_required"],
+        "agent_version": installed.version,
+        "api_url": facts.api_server.url,
+        "dashboard_url": inputs.dashboard.url,
+        "auth_required": inputs.dashboard.auth_required,
     }
-    subject = Subject(user, home, inputs["hermes_home"], inputs["backups_kept"], inputs["probe"])
+    subject = Subject(facts)
     # Worked out while the old version serves; written when it has stopped and the backup has the file as it was.
-    schema, before = installed["config_version"], schema_before(subject, installed)
-    migration = migration_of(user, inputs["hermes_home"], reader, gid=inputs["gid"], schema=schema, before=before)
+    schema, before = installed.config_version, schema_before(subject, installed)
+    migration = migration_of(user, facts.hermes_home, reader, gid=inputs.gid, schema=schema, before=before)
     # The image of Docker mode brings a config.yaml for a new home, with more in it.
     user_file = {
-        "schema": schema if inputs["container"] is None else None,
+        "schema": schema if inputs.container is None else None,
         "migration": migration,
-        "config": user_keys(inputs["user_config"], installed["version"]),
+        "config": user_keys(inputs.user_config, installed.version),
     }
-    with switching(subject, directory, installed["version"], backend) as trial:
-        read_at_start = put_in_place(inputs, hidden, python, config, env, user_file=user_file)
-        if inputs["container"] is not None:
-            known |= compose.start(inputs, (job / "compose.yaml").read_text(), config, read_at_start)
+    with switching(subject, directory, installed.version, backend) as trial:
+        read_at_start = put_in_place(inputs, hidden, python, env, user_file=user_file)
+        if inputs.container is not None:
+            known |= compose.start(inputs, inputs.container, (job / "compose.yaml").read_text(), read_at_start)
         else:
-            compose.remove(user, inputs["hermes_home"])
+            compose.remove(user, facts.hermes_home)
             wait = trial.gateway_first
-            known["restarted"] = bring_up_services(job, inputs, directory, config, read_at_start, gateway_first=wait)
+            known["restarted"] = bring_up_services(job, inputs, directory, read_at_start, gateway_first=wait)
     return known | trial.outputs | {"newest_backup": newest_of(subject.backups())}
 
 
 def put_in_place(
-    inputs: dict[str, Any],
+    inputs: Configure,
     hidden: dict[str, str],
     python: str,
-    config: dict[str, Any],
     env: dict[str, str],
     *,
     user_file: dict[str, Any],
@@ -123,7 +120,7 @@ def put_in_place(
     `user_file`: schema, migration and config of the user's config.yaml, as home.py takes them.
     """
     install_facts(inputs)
-    write_managed(inputs["gid"], config, env)
+    write_managed(inputs.gid, inputs.config, env)
     in_home = put_home(inputs, hidden, python, user_file)
     for line in in_home["lines"]:
         print(f"home: {line}")
@@ -133,24 +130,23 @@ def put_in_place(
 
 def bring_up_services(
     job: Path,
-    inputs: dict[str, Any],
+    inputs: Configure,
     directory: str,
-    config: dict[str, Any],
     env: dict[str, str],
     *,
     gateway_first: Callable[[], None] | None,
 ) -> list[str]:
     """Bare-metal mode: write the units and start or restart them; answers those that were touched."""
-    dashboard, api = inputs["dashboard"], inputs["api_server"]
+    dashboard, facts = inputs.dashboard, inputs.facts
     texts = {unit: render_unit((job / "units" / unit).read_text(), directory) for unit in (GATEWAY, DASHBOARD)}
-    wanted = wanted_state(texts[GATEWAY], texts[DASHBOARD], config, env)
-    if not dashboard["enabled"]:
+    wanted = wanted_state(texts[GATEWAY], texts[DASHBOARD], inputs.config, env)
+    if not dashboard.enabled:
         del wanted[DASHBOARD]
     write_units({unit: texts[unit] for unit in wanted})
-    ports = {DASHBOARD: (dashboard["host"], dashboard["port"], "dashboard")}
-    if api["enabled"]:
-        ports[GATEWAY] = (api["host"], api["port"], "API server")
-    clear(inputs["user"], inputs["hermes_home"], GATEWAY)
+    ports = {DASHBOARD: (dashboard.host, dashboard.port, "dashboard")}
+    if facts.api_server.enabled:
+        ports[GATEWAY] = (facts.api_server.host, facts.api_server.port, "API server")
+    clear(facts.user, facts.hermes_home, GATEWAY)
     restarted = start_services(wanted, ports, gateway_first)
     print(f"services: {'restarted ' + ', '.join(restarted) if restarted else 'nothing to restart'}")
     return restarted
@@ -165,23 +161,23 @@ def user_keys(declared: dict[str, Any], version: str) -> dict[str, Any]:
     return {key: value for key, value in declared.items() if key in wanted}
 
 
-def installation(directory: str) -> dict[str, Any]:
+def installation(directory: str) -> Installed:
     """What the agent phase has built in a folder of /opt/hermes."""
     if found := installed_at(directory):
         return found
     raise Refusal(f"{directory} is no complete installation; the agent phase has to run first.")
 
 
-def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, str]:
+def managed_values(inputs: Configure, hidden: dict[str, str]) -> dict[str, str]:
     """The managed .env: what is declared, and what is made once and kept on the volume."""
-    user, home, dashboard = inputs["user"], inputs["home"], inputs["dashboard"]
-    env: dict[str, str] = dict(inputs["environment"])
-    env |= {name: hidden[name] for name in inputs["secret_environment"]}
-    if inputs["api_server"]["enabled"]:
+    user, home, dashboard = inputs.facts.user, inputs.facts.home, inputs.dashboard
+    env = dict(inputs.environment)
+    env |= {name: hidden[name] for name in inputs.secret_environment}
+    if inputs.facts.api_server.enabled:
         env["API_SERVER_KEY"] = kept(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
-    if dashboard["enabled"] and dashboard["has_password"]:
+    if dashboard.enabled and dashboard.has_password:
         present = read_env(MANAGED / ".env").get("HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH", "")
-        env["HERMES_DASHBOARD_BASIC_AUTH_USERNAME"] = dashboard["username"]
+        env["HERMES_DASHBOARD_BASIC_AUTH_USERNAME"] = dashboard.username
         env["HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH"] = hidden.get("dashboard.password_hash") or dashboard_hash(
             hidden["dashboard.password"], present
         )
@@ -189,28 +185,29 @@ def managed_values(inputs: dict[str, Any], hidden: dict[str, str]) -> dict[str, 
     return env
 
 
-def schema_before(subject: Subject, installed: dict[str, Any]) -> int:
+def schema_before(subject: Subject, installed: Installed) -> int:
     """The schema of the agent that has read the user's config.yaml last; with none before, of the one to come."""
     known = running_build()
-    was = known.get("version") or (subject.read_note("version") or {}).get("version")
-    if was in (None, installed["version"]):
-        return int(installed["config_version"])
-    return int(known.get("config_version", release_of(str(was)).config_schema))
+    was = known.version if known else (subject.read_note("version") or {}).get("version")
+    if was in (None, installed.version):
+        return installed.config_version
+    return (known.config_version if known else 0) or release_of(str(was)).config_schema
 
 
-def put_home(inputs: dict[str, Any], hidden: dict[str, str], python: str, user_file: dict[str, Any]) -> dict[str, Any]:
+def put_home(inputs: Configure, hidden: dict[str, str], python: str, user_file: dict[str, Any]) -> dict[str, Any]:
     """Documents, auth.json and the user's config.yaml: by a program that runs as the agent's user."""
+    facts = inputs.facts
     wish = {
-        "home": inputs["home"],
-        "hermes": inputs["hermes_home"],
-        "working": inputs["working_directory"],
-        "documents": inputs["documents"],
-        "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs["auth_file"]["overwrite"]},
+        "home": facts.home,
+        "hermes": facts.hermes_home,
+        "working": facts.working_directory,
+        "documents": [asdict(document) for document in inputs.documents],
+        "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs.overwrite_auth_file},
         **user_file,
     }
     program = Path(home_program.__file__).read_text(encoding="utf-8")
     what = "writing to the home"
-    said = as_user(inputs["user"], python, "-IB", "-c", program, stdin=json.dumps(wish), told_as=what)
+    said = as_user(facts.user, python, "-IB", "-c", program, stdin=json.dumps(wish), told_as=what)
     done = answer_in(said, what)
     lines = done.get("lines") if isinstance(done, dict) else None
     if not isinstance(lines, list) or not isinstance(done.get("auth"), str):

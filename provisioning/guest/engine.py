@@ -21,7 +21,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -32,12 +32,12 @@ from provisioning.guest.common import (
     UPDATE_COPIES,
     Refusal,
     answer_in,
-    ended,
+    execute,
     install_file,
     phase_main,
-    read_json,
     run,
 )
+from provisioning.guest.inputs import Engine, Installed, as_json, of, read, record
 
 DAEMON = Path("/etc/docker/daemon.json")
 REGISTRIES = Path("/etc/containers/registries.conf.d/hermes-stack.conf")
@@ -177,7 +177,7 @@ def explain(output: str, backend: Backend = DOCKER) -> str:
 def apt(*arguments: str) -> None:
     """apt-get without questions, by the script that all phases have for it; Refusal with its last lines and advice."""
     command = ("bash", f"{os.environ['HP_JOB']}/apt.sh", *arguments)
-    done = ended(*command, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}")
+    done = execute(*command, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}")
     print(done.stdout, end="", flush=True)
     if done.returncode != 0:
         raise Refusal(done.stderr.strip().replace("error: ", ""))
@@ -428,7 +428,7 @@ def make_network(mtu: int | None) -> None:
         present = (described[0].get("options") or {}).get("mtu")
         if present == (None if mtu is None else str(mtu)):
             return
-        removed = ended(*PODMAN.command, "network", "rm", PODMAN_NETWORK)
+        removed = execute(*PODMAN.command, "network", "rm", PODMAN_NETWORK)
         if removed.returncode != 0:
             print(
                 f"engine: note: the guest's uplink has an MTU of {mtu or 1500} now, and the network of the container "
@@ -491,7 +491,7 @@ def smoke(backend: Backend) -> None:
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add("/bin/busybox", "bin/busybox")
     run(*backend.command, "import", "-", SMOKE_IMAGE, stdin=packed.getvalue())
-    done = ended(
+    done = execute(
         *(*backend.command, "run", "--rm", "--pull", "never", SMOKE_IMAGE, "/bin/busybox", "echo", "smoke-ok"),
         told_as="a first container",
     )
@@ -560,7 +560,7 @@ def pull(backend: Backend, image: str) -> None:
         if attempt:
             print(f"image: again, after: {words.splitlines()[-1] if words else 'nothing'}", flush=True)
         try:
-            done = ended(*backend.command, "pull", "--quiet", reference, timeout_s=PULL_S, told_as="the pull")
+            done = execute(*backend.command, "pull", "--quiet", reference, timeout_s=PULL_S, told_as="the pull")
         except Refusal as late:
             words = str(late)
             break
@@ -623,47 +623,46 @@ def in_image(
     )  # fmt: skip
 
 
-def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> dict[str, Any]:
-    """What the agent in the image calls itself."""
+def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> Installed:
+    """What the agent in the image says of itself."""
     try:
         said = in_image(backend, digest_reference(image), ASK, uid=uid, gid=gid)
-        answer: dict[str, Any] = answer_in(said, "it")
+        return of(Installed, answer_in(said, "it"), "its answer", strict=False)
     except Refusal as error:
         raise Refusal(
             f"the image {image} is there, but its agent does not start: {error}\n"
             "It has to keep upstream's contract: `python` on PATH is the agent's."
         ) from None
-    return answer
 
 
 def prepare(job: Path) -> dict[str, Any]:
-    inputs = json.loads((job / "inputs.json").read_text())
-    backend = BACKENDS[inputs["backend"]]
+    inputs = read(Engine, (job / "inputs.json").read_text())
+    backend, image = BACKENDS[inputs.backend], inputs.image
     mtu = mtu_of_guest()
-    configure_engine(backend, inputs["insecure_registries"], mtu)
+    configure_engine(backend, list(inputs.insecure_registries), mtu)
     install_engine(backend)
     if backend is PODMAN:
         make_network(mtu)
-    engine = {"backend": backend.name, "engine": engine_version(backend)}
-    proved = engine.items() <= read_json(IMAGE_RECORD).items()
+    version, known = engine_version(backend), record(Installed, IMAGE_RECORD)
+    proved = known is not None and (known.backend, known.engine) == (backend.name, version)
     if not proved:
         smoke(backend)
-    image = inputs["image"]
-    trust_registry(backend, image, inputs["registry_ca"])
+    trust_registry(backend, image, inputs.registry_ca)
     pull(backend, image)
-    record = read_json(IMAGE_RECORD)
-    if record.get("image") != image or not proved:
-        answer = ask_image(backend, image, uid=inputs["uid"], gid=inputs["gid"])
-        record = {"image": image, **engine, "compose": compose_version(backend), **answer}
-    if inputs["version"] is not None and record["version"] != inputs["version"]:
+    if known is None or known.image != image or not proved:
+        known = ask_image(backend, image, uid=inputs.uid, gid=inputs.gid)
+    known = replace(
+        known, directory=image, image=image, backend=backend.name, engine=version, compose=compose_version(backend)
+    )
+    if inputs.version is not None and known.version != inputs.version:
         raise Refusal(
-            f"the agent in {image} calls itself {record['version']}, but {inputs['version']} is declared.\n"
+            f"the agent in {image} calls itself {known.version}, but {inputs.version} is declared.\n"
             "Correct agentImage or agentVersion. The running container was not touched."
         )
     IMAGE_RECORD.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    install_file(IMAGE_RECORD, json.dumps(record, indent=1), mode=0o644, gid=0)
-    print(f"image: Hermes {record['version']} in {image}")
-    return {**record, "directory": image, **unfinished_update()}
+    install_file(IMAGE_RECORD, as_json(known), mode=0o644, gid=0)
+    print(f"image: Hermes {known.version} in {image}")
+    return {**asdict(known), **unfinished_update()}
 
 
 def unfinished_update() -> dict[str, str]:

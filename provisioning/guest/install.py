@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from provisioning.guest.common import FACTS, LIBRARY, Refusal, as_user, install_file, read_home
+from provisioning.guest.inputs import Configure, as_json
 from provisioning.guest.words import command, plain_path, said
 
 COMMAND = Path("/usr/local/bin/hermes")
@@ -26,24 +25,6 @@ sys.exit(main())
 """
 
 
-def facts_of(inputs: dict[str, Any]) -> dict[str, Any]:
-    """What the programs have to know. Everybody may read it: no secret is in it."""
-    names = (
-        "stack",
-        "user",
-        "uid",
-        "home",
-        "home_on_root",
-        "hermes_home",
-        "working_directory",
-        "users_group",
-        "api_server",
-        "backups_kept",
-        "probe",
-    )
-    return {name: inputs[name] for name in names} | {"container": inputs["container"] is not None}
-
-
 def sudoers(user: str, group: str) -> str:
     """Members of the group become the agent's account, for its command line only, and nobody else."""
     return (
@@ -53,7 +34,7 @@ def sudoers(user: str, group: str) -> str:
     )
 
 
-def install_programs(job: Path, inputs: dict[str, Any]) -> None:
+def install_programs(job: Path, inputs: Configure) -> None:
     """Safe to repeat; what is there with the same content is not touched."""
     package = LIBRARY / "provisioning" / "guest"
     for folder in (LIBRARY, LIBRARY / "provisioning", package, SUDOERS.parent):
@@ -65,14 +46,14 @@ def install_programs(job: Path, inputs: dict[str, Any]) -> None:
         install_file(LIBRARY / f"{name}.py", program(name), mode=0o755, gid=0)
     for name in ("backups", "supervise"):
         install_file(LIBRARY / name, program(name), mode=0o755, gid=0)
-    install_file(SUDOERS, sudoers(inputs["user"], inputs["users_group"]), mode=0o440, gid=0)
+    install_file(SUDOERS, sudoers(inputs.facts.user, inputs.facts.users_group), mode=0o440, gid=0)
     if install_file(COMMAND, program("cli"), mode=0o755, gid=0):
         print(f"command line: {COMMAND} written")
 
 
-def install_facts(inputs: dict[str, Any]) -> None:
+def install_facts(inputs: Configure) -> None:
     """What these programs have to know of the agent that runs: goes with its configuration, and back with it."""
-    install_file(FACTS, json.dumps(facts_of(inputs), indent=1, sort_keys=True), mode=0o644, gid=0)
+    install_file(FACTS, as_json(inputs.facts), mode=0o644, gid=0)
 
 
 def refuse_moved_state(user: str, home: str, hermes_home: str, kept_folder: str) -> None:

@@ -14,11 +14,10 @@ from provisioning.guest.common import (
     FACTS,
     IMAGE_CURRENT,
     Refusal,
-    bracket,
-    ended,
-    read_json,
+    execute,
 )
 from provisioning.guest.compose import IDENTITY_LABEL
+from provisioning.guest.inputs import Facts, Installed, record
 from provisioning.guest.services import units_present
 from provisioning.guest.verify import container
 
@@ -28,44 +27,45 @@ GB = 1 << 30
 def service_line(unit: str) -> str:
     """One line about a unit: how it is, since when, how often systemd had to start it anew."""
     names = "ActiveState,SubState,NRestarts,ActiveEnterTimestamp"
-    text = ended("systemctl", "show", f"--property={names}", unit, timeout_s=20).stdout
+    text = execute("systemctl", "show", f"--property={names}", unit, timeout_s=20).stdout
     state = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     since = f" since {state['ActiveEnterTimestamp']}" if state.get("ActiveEnterTimestamp") else ""
     return f"{state.get('ActiveState')} ({state.get('SubState')}){since}, restarts {state.get('NRestarts')}"
 
 
 def in_units() -> dict[str, str]:
+    found = record(Installed, CURRENT / "install.json")
     return {
         **{unit.removesuffix(".service"): service_line(unit) for unit in units_present()},
-        "version": f"{read_json(CURRENT / 'install.json').get('version', 'none')} in {os.path.realpath(CURRENT)}",
+        "version": f"{found.version if found else 'none'} in {os.path.realpath(CURRENT)}",
     }
 
 
 def in_container() -> dict[str, str]:
-    found, record = container() or {}, read_json(IMAGE_CURRENT)
+    found, image = container() or {}, record(Installed, IMAGE_CURRENT)
     state: dict[str, Any] = found.get("State", {})
     health = health_of(found).get("Status", "no health check")
     return {
         "container": f"{state.get('Status', 'not there')} ({health})",
         CONTAINER_UNIT.removesuffix(".service"): service_line(CONTAINER_UNIT),
-        "version": f"{record.get('version', 'none')} in {record.get('directory', 'no image')}",
+        "version": f"{image.version} in {image.directory}" if image else "none in no image",
         "identity": str((found.get("Config", {}).get("Labels") or {}).get(IDENTITY_LABEL, "none of the stack's")),
     }
 
 
 def status() -> dict[str, str]:
     """What there is to know, in the order in which it is shown."""
-    facts = read_json(FACTS)
-    if not facts:
+    facts = record(Facts, FACTS)
+    if facts is None:
         raise Refusal("there is no agent in this container; pulumi up makes it.")
-    api, disk = facts["api_server"], shutil.disk_usage(facts["home"])
+    disk = shutil.disk_usage(facts.home)
     return {
-        **(in_container() if facts["container"] else in_units()),
-        "account": f"{facts['user']} ({facts['uid']})",
-        "state": facts["hermes_home"],
-        "workspace": facts["working_directory"],
-        "api": f"http://{bracket(api['host'])}:{api['port']}/v1" if api["enabled"] else "off",
-        "volume": f"{facts['home']}, {disk.free / GB:.1f} of {disk.total / GB:.1f} GB free",
+        **(in_container() if facts.container else in_units()),
+        "account": f"{facts.user} ({facts.uid})",
+        "state": facts.hermes_home,
+        "workspace": facts.working_directory,
+        "api": facts.api_server.url or "off",
+        "volume": f"{facts.home}, {disk.free / GB:.1f} of {disk.total / GB:.1f} GB free",
     }
 
 

@@ -14,10 +14,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from provisioning.guest.backend import BACKENDS, Backend
-from provisioning.guest.common import CONTAINER, CONTAINER_RECORD, LIBRARY, Refusal, ended, read_json, run
+from provisioning.guest.common import CONTAINER, CONTAINER_RECORD, LIBRARY, Refusal, execute, run
+from provisioning.guest.inputs import ContainerRecord, record
 from provisioning.guest.walls import bind_state, refuse_unsafe, sources_of
 from provisioning.guest.words import told
 
@@ -58,14 +58,14 @@ WantedBy=multi-user.target
 
 def prepare() -> None:
     """Check all that the container is given, and mount the state directory where the engine looks for it."""
-    sources = sources_of(record())
+    sources = sources_of(container_record())
     refuse_unsafe(sources)
     bind_state(sources)
 
 
-def record() -> dict[str, Any]:
+def container_record() -> ContainerRecord:
     """What the configure phase has noted down of the container. Refusal when it has not."""
-    if found := read_json(CONTAINER_RECORD):
+    if found := record(ContainerRecord, CONTAINER_RECORD):
         return found
     raise Refusal(f"{CONTAINER_RECORD} tells of no container: the configure phase has to run.")
 
@@ -88,7 +88,7 @@ def memory_of_guest() -> int:
 def limit_memory(backend: Backend) -> None:
     """As the guest is now, so that another size of it needs no other container."""
     limit = f"--memory={memory_limit(memory_of_guest())}"
-    done = ended(*backend.command, "update", limit, "--memory-swap=-1", CONTAINER, timeout_s=30)
+    done = execute(*backend.command, "update", limit, "--memory-swap=-1", CONTAINER, timeout_s=30)
     if done.returncode != 0:
         print(f"note: the container's memory has no limit of its own: {told(done.stderr, 300)}")
 
@@ -102,7 +102,7 @@ def notify(state: str) -> None:
 
 def supervise() -> int:
     """Until the container ends: 1, for systemd to start it again. A signal to end stops it first: 0."""
-    backend = BACKENDS[record()["backend"]]
+    backend = BACKENDS[container_record().backend]
     signal.signal(signal.SIGTERM, _end)
     try:
         try:
@@ -113,7 +113,7 @@ def supervise() -> int:
             print(f"error: {refusal}", file=sys.stderr)
             return REFUSED
         run(*backend.command, "start", CONTAINER, timeout_s=STOP_S)
-        if record()["limit_memory"]:
+        if container_record().limit_memory:
             limit_memory(backend)
         notify(f"READY=1\nSTATUS={backend.title} runs the container {CONTAINER}")
         waited = subprocess.run([*backend.command, "wait", CONTAINER], stdout=subprocess.PIPE, check=False)
@@ -136,7 +136,7 @@ def _end(*_: object) -> None:
 
 def _stop(backend: Backend) -> None:
     with contextlib.suppress(Refusal):
-        ended(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 30)
+        execute(*backend.command, "stop", "--time", str(STOP_S), CONTAINER, timeout_s=STOP_S + 30)
 
 
 def main() -> int:

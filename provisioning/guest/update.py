@@ -47,13 +47,14 @@ from provisioning.guest.common import (
     Refusal,
     answer_in,
     as_user,
-    ended,
+    execute,
     install_file,
     read_home,
     read_json,
     run,
     write_home,
 )
+from provisioning.guest.inputs import Facts, Installed, as_json, record
 from provisioning.guest.services import STARTED, UNITS, is_active, units_present
 from provisioning.guest.words import command, lines_of, name, names, said, told
 
@@ -77,23 +78,21 @@ SHOWN_PATHS = 8
 
 @dataclass(frozen=True)
 class Subject:
-    """Whose data, and how its agent is asked. `probe`: the parameters of verify."""
+    """Whose data, and how its agent is asked."""
 
-    user: str
-    home: str
-    data: str
-    backups_kept: int
-    probe: dict[str, Any]
+    facts: Facts
 
     def state(self, *arguments: str) -> dict[str, Any]:
         """Run state.py as the agent's user; what it says on the way is seen, its refusal becomes ours."""
         what = f"{STATE_PROGRAM.name} {arguments[0]}"
-        command = ("runuser", "--user", self.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
-        known = ("--known", json.dumps(records.known(self.home)))
-        done = ended(*command, self.home, self.data, *arguments, *known, timeout_s=STATE_SECONDS, told_as=what)
+        command = ("runuser", "--user", self.facts.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
+        known = ("--known", json.dumps(records.known(self.facts.home)))
+        done = execute(
+            *command, self.facts.home, self.facts.hermes_home, *arguments, *known, timeout_s=STATE_SECONDS, told_as=what
+        )
         if done.returncode != 0:
             # It is ours, but ran as the agent, which may have had its hands in it: so are its words.
-            raise Refusal(f"{what}, as {self.user}, says: {told(done.stderr.strip().removeprefix('error: '))}")
+            raise Refusal(f"{what}, as {self.facts.user}, says: {told(done.stderr.strip().removeprefix('error: '))}")
         for line in lines_of(done.stderr):
             print(line)
         answer = answer_of(arguments[0], answer_in(done.stdout, what))
@@ -104,32 +103,32 @@ class Subject:
         """Which backups are ours now."""
         verb = arguments[0]
         if verb in ("make", "freshen"):
-            records.remember(self.home, answer["name"] if verb == "make" else arguments[1], answer["sum"])
+            records.remember(self.facts.home, answer["name"] if verb == "make" else arguments[1], answer["sum"])
         try:
             if verb == "prune":
-                records.forget(self.home, answer["removed"])
+                records.forget(self.facts.home, answer["removed"])
             elif verb == "undo" and answer["set_aside"]:
-                records.remember(self.home, answer["set_aside"], answer["sum"])
+                records.remember(self.facts.home, answer["set_aside"], answer["sum"])
         except (Refusal, OSError) as trouble:
             # Nothing hangs on it: one name too many, or one that has to be asked for as one that is not ours.
             print(f"warning: {trouble}")
 
     def backups(self) -> list[dict[str, Any]]:
         """Those that are there, newest first, each with its `standing`: OURS, CHANGED or FOREIGN."""
-        known = records.known(self.home)
+        known = records.known(self.facts.home)
         return [each | {"standing": standing_of(each, known)} for each in self.state("list")["backups"]]
 
     def own_note(self, name: str) -> dict[str, str] | None:
         """The container's own copy of a note, if it is of this volume. Only root writes it."""
         found = read_json(OWN_NOTES / f"{name}.json")
         note: dict[str, str] | None = found.get("note")
-        return note if found.get("volume") == volume_of(self.home) else None
+        return note if found.get("volume") == volume_of(self.facts.home) else None
 
     def read_note(self, name: str) -> dict[str, Any] | None:
         """A JSON note beside the data, or None. It is the agent's to write, so nothing that root does follows from it
         but calls of state.py, as the agent's user. Refusal where something else than a file lies."""
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(read_home(self.user, self._note(name)) or "")
+            found = json.loads(read_home(self.facts.user, self._note(name)) or "")
             if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
                 return found
         return None
@@ -139,19 +138,19 @@ class Subject:
         OWN_NOTES.mkdir(mode=0o700, parents=True, exist_ok=True)
         own = OWN_NOTES / f"{name}.json"
         aside = own.with_suffix(".part")
-        aside.write_text(json.dumps({"volume": volume_of(self.home), "note": content}))
+        aside.write_text(json.dumps({"volume": volume_of(self.facts.home), "note": content}))
         aside.replace(own)
-        write_home(self.user, self._note(name), json.dumps(content))
+        write_home(self.facts.user, self._note(name), json.dumps(content))
 
     def remove_note(self, name: str) -> None:
-        as_user(self.user, "rm", "-rf", self._note(name))
+        as_user(self.facts.user, "rm", "-rf", self._note(name))
         (OWN_NOTES / f"{name}.json").unlink(missing_ok=True)
 
     def note_path(self, name: str) -> str:
         return self._note(name)
 
     def _note(self, name: str) -> str:
-        return f"{self.home}/{KEPT_FOLDER}/{name}.json"
+        return f"{self.facts.home}/{KEPT_FOLDER}/{name}.json"
 
 
 def answer_of(verb: str, answer: Any) -> dict[str, Any]:
@@ -211,18 +210,18 @@ def volume_of(home: str) -> str:
     return str(os.statvfs(home).f_fsid)
 
 
-def installed_at(directory: str) -> dict[str, Any]:
-    """What the agent phase says about a build; empty when there is none."""
-    return read_json(Path(directory, "install.json"))
+def installed_at(directory: str) -> Installed | None:
+    """What the agent phase says about a build; None when there is none."""
+    return record(Installed, Path(directory, "install.json"))
 
 
-def running_build() -> dict[str, Any]:
-    """What runs, or was stopped: `directory`, `version`, where it is an image `backend`; empty when there is none."""
-    if image := read_json(IMAGE_CURRENT):
+def running_build() -> Installed | None:
+    """What runs, or was stopped; None when there is none."""
+    if image := record(Installed, IMAGE_CURRENT):
         return image
     directory = os.path.realpath(CURRENT)
     found = installed_at(directory)
-    return {**found, "directory": directory} if found else {}
+    return replace(found, directory=directory) if found else None
 
 
 def name_of(directory: str) -> str:
@@ -256,22 +255,22 @@ def start_as_enabled(subject: Subject) -> None:
     if units := units_present():
         run("systemctl", "reset-failed", *units, check=False)
         run("systemctl", "start", *units)
-    if image := read_json(IMAGE_CURRENT):
-        compose.start_again(image["backend"], subject.user, subject.data)
+    if image := record(Installed, IMAGE_CURRENT):
+        compose.start_again(str(image.backend), subject.facts.user, subject.facts.hermes_home)
 
 
 def ask_health(subject: Subject, version: str) -> None:
     """verify.Fault unless the gateway is ready and of this version."""
-    verify.check_gateway(subject.probe, version, time.monotonic() + subject.probe["services_timeout_s"])
+    verify.check_gateway(subject.facts.probe, version, time.monotonic() + subject.facts.probe.services_timeout_s)
 
 
 def ask_all(subject: Subject, version: str) -> None:
     """verify.Fault unless all answer: the gateway, a real prompt, the dashboard."""
     ask_health(subject, version)
-    verify.prompt(subject.probe)
-    if subject.probe["dashboard"]:
-        verify.check_dashboard(subject.probe, version, time.monotonic() + subject.probe["services_timeout_s"])
-    for service in verify.services_of(subject.probe):
+    verify.prompt(subject.facts.probe)
+    if subject.facts.probe.dashboard:
+        verify.check_dashboard(subject.facts.probe, version, time.monotonic() + subject.facts.probe.services_timeout_s)
+    for service in verify.services_of(subject.facts.probe):
         verify.check_unit(service)
 
 
@@ -286,7 +285,7 @@ def own_files() -> list[Path]:
     return sorted(path for path in every if path.is_file())
 
 
-def save_files(build: Mapping[str, Any]) -> None:
+def save_files(build: Installed) -> None:
     """Copies of them, whole or not at all; root's alone, for there are secrets among them."""
     making = UPDATE_COPIES.with_name(".update.part")
     shutil.rmtree(making, ignore_errors=True)
@@ -297,24 +296,24 @@ def save_files(build: Mapping[str, Any]) -> None:
         shutil.copy2(path, target)
         found = path.stat()
         os.chown(target, found.st_uid, found.st_gid)
-    (making / "from.json").write_text(json.dumps(build))
+    (making / "from.json").write_text(as_json(build))
     run("sync", "--file-system", str(making))
     shutil.rmtree(UPDATE_COPIES, ignore_errors=True)
     making.rename(UPDATE_COPIES)
 
 
-def saved() -> dict[str, Any]:
-    """Which build the copies belong to, and its version; empty where there are none."""
-    return read_json(UPDATE_COPIES / "from.json")
+def saved_build() -> Installed | None:
+    """Which build the copies belong to; None where there are none."""
+    return record(Installed, UPDATE_COPIES / "from.json")
 
 
-def put_back_files(build: Mapping[str, Any]) -> None:
+def put_back_files(build: Installed) -> None:
     """The copies, which belong to this build. Repeatable: they stay until the run is through."""
     kept = [path for path in (UPDATE_COPIES / "files").rglob("*") if path.is_file()]
     wanted = {Path("/") / path.relative_to(UPDATE_COPIES / "files"): path for path in kept}
     if gone := [unit for unit in units_present() if UNITS / unit not in wanted]:
         run("systemctl", "disable", "--quiet", *gone)
-    if build.get("backend") is None:
+    if build.backend is None:
         compose.remove_containers("going back to the services")
     for path in own_files():
         if path not in wanted:
@@ -325,8 +324,8 @@ def put_back_files(build: Mapping[str, Any]) -> None:
         shutil.copy2(source, aside)
         os.chown(aside, found.st_uid, found.st_gid)
         aside.replace(path)
-    if build.get("backend") is None:
-        point(CURRENT, build["directory"])
+    if build.backend is None:
+        point(CURRENT, build.directory)
     run("systemctl", "daemon-reload")
     if units := units_present():
         run("systemctl", "enable", "--quiet", *units)
@@ -409,7 +408,7 @@ def note_of(subject: Subject) -> dict[str, str] | None:
     return note if note is not None and {"backup", "from", "to"} <= set(note) else None
 
 
-def touched(note: Mapping[str, str]) -> bool:
+def data_may_be_migrated(note: Mapping[str, str]) -> bool:
     """Whether the data may be the new version's: from its start on, and not while the old one is stopped for it."""
     return note.get("stage") != STOPPING
 
@@ -426,7 +425,7 @@ def _clear_up_after_others(trial: Trial) -> None:
         return
     # An update that the program before this one has begun left copies and no own note.
     sound = records.NAME.match(note["backup"]) and VERSION.match(note["from"])
-    own = bool(subject.own_note("update") or (saved() and sound))
+    own = bool(subject.own_note("update") or (saved_build() and sound))
     if not own:
         _refuse_forged(subject, note)
     if note["to"] == trial.to_directory:
@@ -460,7 +459,7 @@ def _refuse_forged(subject: Subject, note: Mapping[str, str]) -> None:
         "The agent can write there. If there was such an update, go back to a backup before you go on: "
         "`scripts/agent backups` lists them.\n"
         "Then, or if there was none, remove the note:\n"
-        f"  {command('runuser', '-u', subject.user, '--', 'rm', path)}"
+        f"  {command('runuser', '-u', subject.facts.user, '--', 'rm', path)}"
     )
 
 
@@ -468,7 +467,7 @@ def _give_back_alone(subject: Subject, note: Mapping[str, str]) -> list[str]:
     """The data as they were before an update of which only the volume tells. Whatever comes of it, what ran runs."""
     ran = stop_services()
     try:
-        lines = [_give_back_data(subject, note["backup"], "an update")] if touched(note) else []
+        lines = [_give_back_data(subject, note["backup"], "an update")] if data_may_be_migrated(note) else []
         subject.remove_note("update")
     finally:
         if ran:
@@ -479,8 +478,8 @@ def _give_back_alone(subject: Subject, note: Mapping[str, str]) -> list[str]:
 def _needs_proof(trial: Trial) -> bool:
     """Whether the data has been another build's: the container's own, or that of a container which is gone."""
     if old := running_build():
-        trial.from_version = str(old["version"])
-        return (old["directory"], old.get("backend")) != (trial.to_directory, trial.backend)
+        trial.from_version = old.version
+        return (old.directory, old.backend) != (trial.to_directory, trial.backend)
     note = trial.subject.read_note("version")
     if note and "version" in note:
         # It is the agent's to write, and goes into names and texts.
@@ -500,12 +499,12 @@ def _back_up(trial: Trial) -> None:
 
 def _write_down(trial: Trial) -> None:
     """Both notes, before anything is touched: when this fails, the old version goes on as if nothing had been."""
-    if (build := running_build()) and not saved():
+    if (build := running_build()) and not saved_build():
         save_files(build)
     if trial.subject.own_note("update") is None:
         # Of a container that is gone the stage is taken over: its version may have had the data.
         before = note_of(trial.subject)
-        trial.note(STARTED_NEW if before is not None and touched(before) else STOPPING)
+        trial.note(STARTED_NEW if before is not None and data_may_be_migrated(before) else STOPPING)
 
 
 def _go_offline(trial: Trial) -> None:
@@ -513,7 +512,7 @@ def _go_offline(trial: Trial) -> None:
     if stop_services():
         trial.stopped_at = began
     note = trial.subject.own_note("update")
-    if note is None or not touched(note):
+    if note is None or not data_may_be_migrated(note):
         # From here on the new version may touch the data: the backup is what they were at this moment.
         trial.subject.state("freshen", trial.backup)
         trial.note(STARTED_NEW)
@@ -526,9 +525,9 @@ def _switch(trial: Trial) -> None:
         point(CURRENT, trial.to_directory)
         IMAGE_CURRENT.unlink(missing_ok=True)
     else:
-        image = {"directory": trial.to_directory, "version": trial.to_version, "backend": trial.backend}
+        image = Installed(trial.to_version, trial.to_directory, trial.backend)
         IMAGE_CURRENT.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        install_file(IMAGE_CURRENT, json.dumps(image, indent=1), mode=0o644, gid=0)
+        install_file(IMAGE_CURRENT, as_json(image), mode=0o644, gid=0)
 
 
 def _prove(trial: Trial) -> None:
@@ -539,9 +538,9 @@ def _prove(trial: Trial) -> None:
 
 def _commit(trial: Trial) -> None:
     _remember(trial)
-    before = saved()
-    if before and before.get("backend") is None and before["directory"] != trial.to_directory:
-        point(PREVIOUS, before["directory"])
+    before = saved_build()
+    if before and before.backend is None and before.directory != trial.to_directory:
+        point(PREVIOUS, before.directory)
     trial.subject.remove_note("update")
     shutil.rmtree(UPDATE_COPIES, ignore_errors=True)
     trial.outputs |= {"backup": trial.backup, "from_version": trial.from_version}
@@ -549,7 +548,7 @@ def _commit(trial: Trial) -> None:
 
 def _prune(trial: Trial) -> None:
     try:
-        removed = trial.subject.state("prune", str(trial.subject.backups_kept))["removed"]
+        removed = trial.subject.state("prune", str(trial.subject.facts.backups_kept))["removed"]
     except Refusal as refusal:
         print(f"warning: the update is through, but older backups were not removed: {refusal}")
         removed = []
@@ -572,9 +571,9 @@ def refuse_half_restored(subject: Subject) -> None:
     path = subject.note_path(RESTORE)
     safety = str(half.get("safety"))
     before = "one of those that `scripts/agent backups` lists"
-    if records.NAME.match(safety) and safety in records.known(subject.home):
+    if records.NAME.match(safety) and safety in records.known(subject.facts.home):
         before = command("scripts/agent", "restore", safety)
-    remove = command("runuser", "-u", subject.user, "--", "rm", path)
+    remove = command("runuser", "-u", subject.facts.user, "--", "rm", path)
     doubt = "" if own else f"\nThe agent can write that note. If nobody went back to a backup, remove it:\n  {remove}"
     raise Refusal(
         f"going back to a backup was ended in the middle, says {path}: the data are neither the old nor the new. "
@@ -587,20 +586,20 @@ def _go_back(subject: Subject, note: Mapping[str, str]) -> list[str]:
     """Everything as it was before the update of this note; in words, how it stands now. Repeatable to its end."""
     stop_services()
     lines = []
-    if touched(note):
+    if data_may_be_migrated(note):
         lines.append(_give_back_data(subject, note["backup"], name_of(note["to"])))
-    before = saved()
+    before = saved_build()
     if before:
         put_back_files(before)
         # How its agent is asked is among what was put back.
-        subject = replace(subject, probe=read_json(FACTS).get("probe", subject.probe))
+        subject = Subject(record(Facts, FACTS) or subject.facts)
         start_as_enabled(subject)
         began = time.monotonic()
         try:
-            ask_health(subject, before["version"])
-            lines.append(f"{before['version']} runs again, {time.monotonic() - began:.1f} s after it was started.")
+            ask_health(subject, before.version)
+            lines.append(f"{before.version} runs again, {time.monotonic() - began:.1f} s after it was started.")
         except (Refusal, OSError) as fault:
-            lines.append(f"{before['version']} was started again, but does not answer either: {fault}")
+            lines.append(f"{before.version} was started again, but does not answer either: {fault}")
     else:
         run("systemctl", "disable", "--quiet", GATEWAY, DASHBOARD, check=False)
         compose.remove_containers("it has failed")
@@ -631,7 +630,7 @@ def _take_back(trial: Trial, error: Exception) -> Refusal:
         why = repr(error)
         traceback.print_exception(error, file=sys.stdout)
     lines = [f"the update to {trial.name} was taken back: {why}"]
-    for service in verify.services_of(trial.subject.probe):
+    for service in verify.services_of(trial.subject.facts.probe):
         words = verify.journal(service, "--since", f"@{trial.began:.0f}")
         print("\n".join([f"update: the last lines of {service}:", *words]))
         if service != DASHBOARD:

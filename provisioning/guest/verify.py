@@ -21,6 +21,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,10 @@ from provisioning.guest.common import (
     answer_in,
     bracket,
     captured,
-    ended,
+    execute,
     read_home,
-    read_json,
 )
+from provisioning.guest.inputs import Facts, Folder, Installed, Probe, of, record
 from provisioning.guest.records import ON_VOLUME
 from provisioning.guest.services import refuse_user_units
 from provisioning.guest.words import BAR, command, lines_of, name, said, told
@@ -80,7 +81,7 @@ def say(text: str) -> None:
 def show(unit: str) -> dict[str, str]:
     """What systemd knows about a unit."""
     names = "ActiveState,SubState,NRestarts,MainPID,Result,ExecMainStatus"
-    text = ended("systemctl", "show", f"--property={names}", unit, timeout_s=20).stdout
+    text = execute("systemctl", "show", f"--property={names}", unit, timeout_s=20).stdout
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
@@ -113,7 +114,7 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
 def container() -> dict[str, Any] | None:
     """The agent's container as the engine knows it; None where there is none."""
     try:
-        said = ended(ENGINE, "container", "inspect", CONTAINER, timeout_s=20).stdout
+        said = execute(ENGINE, "container", "inspect", CONTAINER, timeout_s=20).stdout
     except FileNotFoundError:
         return None
     found: list[dict[str, Any]] = answer_in(said or "[]", "the engine")
@@ -195,13 +196,13 @@ def api_key() -> str:
 
 
 def installed_version(expected: str | None, *, in_container: bool) -> str:
-    record = IMAGE_CURRENT if in_container else CURRENT / "install.json"
-    version = read_json(record).get("version")
-    if version is None:
-        raise Fault(f"{record} tells of no complete installation")
-    if expected is not None and version != expected:
-        raise Fault(f"the installed version is {version}, declared is {expected}")
-    return str(version)
+    noted = IMAGE_CURRENT if in_container else CURRENT / "install.json"
+    found = record(Installed, noted)
+    if found is None:
+        raise Fault(f"{noted} tells of no complete installation")
+    if expected is not None and found.version != expected:
+        raise Fault(f"the installed version is {found.version}, declared is {expected}")
+    return found.version
 
 
 def check_health(base: str, key: str, version: str, deadline: float, service: str) -> None:
@@ -232,14 +233,14 @@ def wait_until_healthy(deadline: float) -> None:
         time.sleep(POLL_S)
 
 
-def check_running(parameters: dict[str, Any], deadline: float) -> None:
+def check_running(probe: Probe, deadline: float) -> None:
     """Without the API the gateway tells by a file that it runs; whose file it is, the process number says."""
     last, next_sign = "it has not told its state yet", time.monotonic() + 4
     while True:
         check_unit(GATEWAY)
         pid = show(GATEWAY).get("MainPID", "0")
         with contextlib.suppress(ValueError, AttributeError):
-            state = json.loads(read_home(parameters["user"], f"{parameters['hermes_home']}/gateway_state.json") or "")
+            state = json.loads(read_home(probe.user, f"{probe.hermes_home}/gateway_state.json") or "")
             last = f"it says {state.get('gateway_state')!r} as process {state.get('pid')!r}, its process is {pid}"
             if state.get("gateway_state") == "running" and str(state.get("pid")) == pid != "0":
                 break
@@ -259,20 +260,20 @@ def started_from(pid: str) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
 
 
-def prompt_by_command(parameters: dict[str, Any]) -> str:
+def prompt_by_command(probe: Probe) -> str:
     """One real turn by `hermes -z`. It ends with 0 after a failure, too; its usage report tells (facts hermes 1)."""
-    user = parameters["user"]
+    user = probe.user
     account = pwd.getpwnam(user)
     with tempfile.TemporaryDirectory(prefix="hermes-prompt.", dir="/tmp") as folder:
         os.chown(folder, account.pw_uid, account.pw_gid)
         command = [RUNUSER, "--user", user, "--", COMMAND]
-        command += ["-z", parameters["prompt"], "--usage-file", f"{folder}/usage.json"]
-        status, text, words = run_for(command, parameters["prompt_timeout_s"])
+        command += ["-z", probe.prompt, "--usage-file", f"{folder}/usage.json"]
+        status, text, words = run_for(command, probe.prompt_timeout_s)
         with contextlib.suppress(ValueError):
             usage = json.loads(read_home(user, f"{folder}/usage.json") or "")
             if status == 0 and usage.get("completed") is True and not usage.get("failed"):
-                if parameters["expect"] not in text:
-                    raise Fault(f"the model answered, but without {parameters['expect']!r}: {text[:300]!r}")
+                if probe.expect not in text:
+                    raise Fault(f"the model answered, but without {probe.expect!r}: {text[:300]!r}")
                 return text
     raise Fault(f"the model endpoint did not answer the prompt: {told(text or words, 600)}\n{MODEL_ADVICE}")
 
@@ -298,26 +299,26 @@ def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
     return child.returncode, out, err
 
 
-def check_dashboard(parameters: dict[str, Any], version: str, deadline: float) -> None:
-    host = parameters["dashboard_host"]
-    url = f"http://{bracket(reachable(host))}:{parameters['dashboard_port']}/api/status"
+def check_dashboard(probe: Probe, version: str, deadline: float) -> None:
+    host = probe.dashboard_host
+    url = f"http://{bracket(reachable(host))}:{probe.dashboard_port}/api/status"
     while True:
-        status = wait_for(url, services_of(parameters)[-1], deadline, "dashboard")
+        status = wait_for(url, services_of(probe)[-1], deadline, "dashboard")
         wrong = [
             f"{name} is {status.get(name)!r}, expected {value!r}"
             for name, value in (
                 ("version", version),
                 ("gateway_running", True),
-                ("auth_required", parameters["auth_required"]),
+                ("auth_required", probe.auth_required),
             )
             if status.get(name) != value
         ]
-        missing = sorted(set(parameters["auth_providers"]) - set(status.get("auth_providers") or []))
+        missing = sorted(set(probe.auth_providers) - set(status.get("auth_providers") or []))
         if missing:
             wrong.append(f"auth_providers lacks {', '.join(missing)}: that way to log in was not taken up")
         if not wrong:
-            if "self-hosted" in parameters["auth_providers"]:
-                check_oidc(url.removesuffix("/api/status"), parameters["public_url"])
+            if "self-hosted" in probe.auth_providers:
+                check_oidc(url.removesuffix("/api/status"), probe.public_url)
             current, latest = status.get("config_version"), status.get("latest_config_version")
             if current != latest:
                 # The configure phase migrates it, with what the user has written; where it could not, it has said why.
@@ -349,15 +350,13 @@ def check_oidc(base: str, public_url: str) -> None:
         raise Fault(f"a login would lead back to {back}, declared is {public_url}/auth/callback")
 
 
-def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
+def check_prompt(base: str, key: str, probe: Probe) -> str:
     """One real turn. A model that is down shows as HTTP 200 with finish_reason error (facts hermes 1, "Gateway")."""
-    body = {"model": "hermes-agent", "messages": [{"role": "user", "content": parameters["prompt"]}]}
+    body = {"model": "hermes-agent", "messages": [{"role": "user", "content": probe.prompt}]}
     try:
-        status, answer = request(
-            f"{base}/v1/chat/completions", key=key, body=body, timeout_s=parameters["prompt_timeout_s"]
-        )
+        status, answer = request(f"{base}/v1/chat/completions", key=key, body=body, timeout_s=probe.prompt_timeout_s)
     except OSError as error:
-        raise Fault(f"the prompt got no answer within {parameters['prompt_timeout_s']:g} s: {error}") from None
+        raise Fault(f"the prompt got no answer within {probe.prompt_timeout_s:g} s: {error}") from None
     if status != 200:
         raise Fault(f"the prompt was answered with status {status}: {json.dumps(answer)[:600]}")
     try:
@@ -370,26 +369,26 @@ def check_prompt(base: str, key: str, parameters: dict[str, Any]) -> str:
             "the model endpoint did not answer the prompt "
             f"(finish_reason {choice.get('finish_reason')!r}): {told(text, 600)}\n{MODEL_ADVICE}"
         )
-    if parameters["expect"] not in text:
-        raise Fault(f"the model answered, but without {parameters['expect']!r}: {text[:300]!r}")
+    if probe.expect not in text:
+        raise Fault(f"the model answered, but without {probe.expect!r}: {text[:300]!r}")
     return text.strip()
 
 
-def check_skills(parameters: dict[str, Any], shipped: int | None, deadline: float) -> int:
+def check_skills(probe: Probe, shipped: int | None, deadline: float) -> int:
     """How many skills the running agent offers; Fault when it has taken none over although its build brings some.
 
     What a user has deleted or switched off since stays in the list that it keeps, and by the mark that it knows they
     may have opted out of all of them (upstream's tools/skills_sync.py).
     """
-    user, home = parameters["user"], parameters["hermes_home"]
+    user, home = probe.user, probe.hermes_home
     taken = f"{home}/skills/.bundled_manifest"
     while shipped and not read_home(user, taken) and read_home(user, f"{home}/{OPTED_OUT}") is None:
         if time.monotonic() >= deadline:
             raise Fault(f"the agent has taken over none of the {shipped} skills that its build brings: no {taken}")
         time.sleep(POLL_S)
-    if not by_api(parameters):
+    if not probe.by_api:
         return len((read_home(user, taken) or "").splitlines())
-    status, answer = request(f"{api_base(parameters)}/v1/skills", key=api_key(), timeout_s=20)
+    status, answer = request(f"{api_base(probe)}/v1/skills", key=api_key(), timeout_s=20)
     found = answer.get("data")
     # Agents before 0.19 have no such route.
     return len(found) if status == 200 and isinstance(found, list) else 0
@@ -399,7 +398,7 @@ def check_owners(home: str, uid: int) -> None:
     """Everything in the home is the agent's; lost+found is the kernel's, and the record of the backups is root's."""
     beside = ("-path", f"{home}/lost+found", "-prune", "-o", "-path", f"{home}/{ON_VOLUME}", "-prune", "-o")
     others = ("!", "-uid", str(uid), "-printf", "%U %p\\n")
-    found = ended("find", home, "-xdev", *beside, *others, timeout_s=300).stdout.splitlines()
+    found = execute("find", home, "-xdev", *beside, *others, timeout_s=300).stdout.splitlines()
     if found:
         shown = "\n".join(lines_of("\n".join(f"uid {line}" for line in found[:5])))
         # By -execdir: a folder on the way may be replaced by a link between find and chown.
@@ -437,7 +436,7 @@ def check_account(user: str, uid: int) -> None:
         except FileNotFoundError:
             return None
 
-    said = ended(SSHD, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1", timeout_s=20)
+    said = execute(SSHD, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1", timeout_s=20)
     if said.returncode != 0:
         raise Fault(f"sshd does not tell its configuration: {told(said.stderr, 300)}")
     found = ways_in(
@@ -446,7 +445,7 @@ def check_account(user: str, uid: int) -> None:
         sshd=said.stdout,
         cron_allow=text("cron.allow"),
         cron_deny=text("cron.deny") or "",
-        manager=ended("systemctl", "is-enabled", f"user@{uid}.service", timeout_s=20).stdout.strip(),
+        manager=execute("systemctl", "is-enabled", f"user@{uid}.service", timeout_s=20).stdout.strip(),
     )
     if found:
         raise Fault(
@@ -456,19 +455,19 @@ def check_account(user: str, uid: int) -> None:
         )
 
 
-def check_folder(folder: dict[str, Any]) -> None:
+def check_folder(folder: Folder) -> None:
     """A folder of the node is mounted, and its owner can write to it, or read one that is mounted read-only."""
-    path, owner = folder["path"], str(folder["owner"])
+    path, owner = folder.path, str(folder.owner)
     as_owner = ("setpriv", "--reuid", owner, "--regid", owner, "--clear-groups", "--")
-    if ended("findmnt", "--mountpoint", path).returncode != 0:
+    if execute("findmnt", "--mountpoint", path).returncode != 0:
         raise Fault(f"no folder of the node is mounted at {path}: what is written there would go with this container")
-    act = ("ls", "-A", "--", path) if folder["read_only"] else ("mktemp", "-p", path, ".write-test-XXXXXXXX")
-    done = ended(*as_owner, *act)
+    act = ("ls", "-A", "--", path) if folder.read_only else ("mktemp", "-p", path, ".write-test-XXXXXXXX")
+    done = execute(*as_owner, *act)
     if done.returncode != 0:
-        may = "read" if folder["read_only"] else "write to"
+        may = "read" if folder.read_only else "write to"
         raise Fault(f"user {owner} can't {may} {path}: {told(done.stderr)}\nThe folder's owner on the node decides.")
-    if not folder["read_only"]:
-        ended(*as_owner, "rm", "--", done.stdout.strip())
+    if not folder.read_only:
+        execute(*as_owner, "rm", "--", done.stdout.strip())
 
 
 def journal(unit: str, *since: str) -> list[str]:
@@ -477,7 +476,7 @@ def journal(unit: str, *since: str) -> list[str]:
     if unit == CONTAINER:
         command = (ENGINE, "logs", "--tail", str(JOURNAL_LINES), CONTAINER)
     try:
-        done = ended(*command, timeout_s=20)
+        done = execute(*command, timeout_s=20)
     except (Refusal, OSError):
         return [f"{BAR}(its log can't be read)"]
     lines = done.stdout + done.stderr
@@ -496,15 +495,15 @@ def secrets_of_env() -> set[str]:
     return set(re.findall(r"^[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|HASH)[A-Z0-9_]*='([^'\n]+)'$", text, re.MULTILINE))
 
 
-def services_of(parameters: dict[str, Any]) -> list[str]:
+def services_of(probe: Probe) -> list[str]:
     """What has to run: the container, or the units."""
-    if parameters.get("container"):
+    if probe.container:
         return [CONTAINER]
-    return [GATEWAY, *([DASHBOARD] if parameters["dashboard"] else [])]
+    return [GATEWAY, *([DASHBOARD] if probe.dashboard else [])]
 
 
-def api_base(parameters: dict[str, Any]) -> str:
-    return f"http://{bracket(reachable(parameters['api_server_host']))}:{parameters['api_server_port']}"
+def api_base(probe: Probe) -> str:
+    return f"http://{bracket(reachable(probe.api_server_host))}:{probe.api_server_port}"
 
 
 def reachable(host: str) -> str:
@@ -512,48 +511,44 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - no address to listen on
 
 
-def by_api(parameters: dict[str, Any]) -> bool:
-    """In Docker mode the API is always on."""
-    return bool(parameters.get("container") or parameters["api_server"])
-
-
-def check_gateway(parameters: dict[str, Any], version: str, deadline: float) -> None:
+def check_gateway(probe: Probe, version: str, deadline: float) -> None:
     """It runs, and it is the installed version."""
-    if by_api(parameters):
-        check_health(api_base(parameters), api_key(), version, deadline, services_of(parameters)[0])
+    if probe.by_api:
+        check_health(api_base(probe), api_key(), version, deadline, services_of(probe)[0])
     else:
-        check_running(parameters, deadline)
+        check_running(probe, deadline)
 
 
-def prompt(parameters: dict[str, Any]) -> str:
-    """The agent's answer to parameters["prompt"]."""
-    if by_api(parameters):
-        return check_prompt(api_base(parameters), api_key(), parameters)
-    return prompt_by_command(parameters)
+def prompt(probe: Probe) -> str:
+    """The agent's answer to probe.prompt."""
+    if probe.by_api:
+        return check_prompt(api_base(probe), api_key(), probe)
+    return prompt_by_command(probe)
 
 
-def verify(parameters: dict[str, Any]) -> dict[str, Any]:
+def verify(probe: Probe) -> dict[str, Any]:
     began = time.monotonic()
-    deadline = began + parameters["services_timeout_s"]
-    services, in_container = services_of(parameters), bool(parameters.get("container"))
-    for folder in parameters.get("folders") or ():
+    deadline = began + probe.services_timeout_s
+    services, in_container = services_of(probe), probe.container
+    for folder in probe.folders:
         check_folder(folder)
-        say(f"{folder['path']} is {'readable' if folder['read_only'] else 'writable'}")
-    version = installed_version(parameters["version"], in_container=in_container)
-    check_gateway(parameters, version, deadline)
+        say(f"{folder.path} is {'readable' if folder.read_only else 'writable'}")
+    version = installed_version(probe.version, in_container=in_container)
+    check_gateway(probe, version, deadline)
     say(f"gateway {version} is healthy after {time.monotonic() - began:.1f} s")
-    answer = prompt(parameters)
+    answer = prompt(probe)
     say(f"the model answered through the agent after {time.monotonic() - began:.1f} s")
-    shipped = None if in_container else read_json(CURRENT / "install.json").get("shipped", {}).get("skills")
-    skills = check_skills(parameters, shipped, time.monotonic() + parameters["services_timeout_s"])
+    build = record(Installed, IMAGE_CURRENT if in_container else CURRENT / "install.json")
+    shipped = build.shipped.get("skills") if build else None
+    skills = check_skills(probe, shipped, time.monotonic() + probe.services_timeout_s)
     say(f"the agent has {skills} skills")
-    if parameters["dashboard"]:
+    if probe.dashboard:
         # Its own time: on a slow machine the prompt alone may have taken what there was.
-        check_dashboard(parameters, version, time.monotonic() + parameters["services_timeout_s"])
+        check_dashboard(probe, version, time.monotonic() + probe.services_timeout_s)
         say("dashboard agrees")
-    check_owners(parameters["home"], parameters["uid"])
-    refuse_user_units(parameters["home"], parameters["user"])
-    check_account(parameters["user"], parameters["uid"])
+    check_owners(probe.home, probe.uid)
+    refuse_user_units(probe.home, probe.user)
+    check_account(probe.user, probe.uid)
     for service in services:
         check_unit(service)
     if in_container:
@@ -562,34 +557,48 @@ def verify(parameters: dict[str, Any]) -> dict[str, Any]:
         "version": version,
         "answer": answer[:200],
         "services": services,
-        "directory": read_json(IMAGE_CURRENT).get("directory") if in_container else os.path.realpath(CURRENT),
+        "directory": (build.directory if build else None) if in_container else os.path.realpath(CURRENT),
         "seconds": round(time.monotonic() - began, 1),
-        "auth_required": parameters["auth_required"],
+        "auth_required": probe.auth_required,
         "skills": skills,
     }
 
 
-def ask(parameters: dict[str, Any]) -> dict[str, Any]:
+def ask(probe: Probe) -> dict[str, Any]:
     """One prompt and its answer, once the gateway is there (it may have been started a moment ago)."""
-    facts = read_json(FACTS)
-    if not facts:
+    version = installed_version(None, in_container=probe.container)
+    check_gateway(probe, version, time.monotonic() + probe.services_timeout_s)
+    return {"answer": prompt(probe)}
+
+
+def probe_here(given: dict[str, Any]) -> Probe:
+    """How the agent is asked for a prompt. How it runs, the guest knows better than who asks."""
+    facts = record(Facts, FACTS)
+    if facts is None:
         raise Fault(f"{FACTS} is missing: the configure phase has not run")
-    api = {f"api_server_{name}": facts["api_server"][name] for name in ("host", "port")}
-    # How it runs, the guest knows better than who asks.
-    parameters |= {"api_server": facts["api_server"]["enabled"], **api, "container": container() is not None}
-    parameters |= {"user": facts["user"], "hermes_home": facts["hermes_home"]}
-    version = installed_version(None, in_container=parameters["container"])
-    check_gateway(parameters, version, time.monotonic() + parameters["services_timeout_s"])
-    return {"answer": prompt(parameters)}
+    api = facts.api_server
+    return replace(
+        of(Probe, given, "the question", strict=False),
+        api_server=api.enabled,
+        api_server_host=api.host,
+        api_server_port=api.port,
+        user=facts.user,
+        hermes_home=facts.hermes_home,
+        container=container() is not None,
+    )
 
 
 def main() -> int:
     job = os.environ.get("HP_JOB")
-    parameters = json.loads(Path(job, "inputs.json").read_text()) if job else json.load(sys.stdin)
+    text = Path(job, "inputs.json").read_text() if job else sys.stdin.read()
+    probe = Probe()
     try:
-        result = verify(parameters) if parameters.get("only") != "prompt" else ask(parameters)
+        given = json.loads(text)
+        asked = given.pop("only", None) == "prompt"
+        probe = probe_here(given) if asked else of(Probe, given, "inputs.json")
+        result = ask(probe) if asked else verify(probe)
     except (Refusal, OSError) as fault:
-        for unit in services_of(parameters):
+        for unit in services_of(probe):
             print("\n".join([f"Last lines of {unit}:", *journal(unit)]), file=sys.stderr)
         # Last, for it is the last lines of a job that its error shows.
         print(f"verify failed: {fault}", file=sys.stderr)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from provisioning.guest.common import Refusal
+from provisioning.guest.inputs import ContainerRecord
 
 DATA_MOUNT = "/run/hermes-stack/data"
 """Where the engine finds the state directory. In no volume, and below root's folders only."""
@@ -161,6 +161,7 @@ def _refuse_foreign(folder: int, at: str, account: Account) -> None:
     raise Unsafe(f"{at} has to be a folder of user {account.uid}; it belongs to user {found.st_uid}")
 
 
-def sources_of(told: Mapping[str, Any]) -> Sources:
+def sources_of(container: ContainerRecord) -> Sources:
     """From the record of the container."""
-    return Sources(Account(told["uid"], told["gid"]), told["home"], told["hermes_home"], tuple(told["folders"]))
+    account = Account(container.uid, container.gid)
+    return Sources(account, container.home, container.hermes_home, container.folders)

@@ -24,6 +24,7 @@ import pytest
 
 from provisioning.guest import backups, records, services, state, update, verify
 from provisioning.guest.common import CONTAINER, DASHBOARD, GATEWAY, Refusal, read_json
+from provisioning.guest.inputs import ApiServer, Facts, Probe, as_json
 from provisioning.guest.update import Subject, switching
 
 OLD, NEW, OTHER = "1.0", "2.0", "3.0"
@@ -90,8 +91,22 @@ class World:
         return f"hermes-agent:{version}@sha256:aa" if version in self.images else str(self.root / "opt" / version)
 
     def subject(self, version: str = OLD) -> Subject:
-        probe = {"services_timeout_s": 1, "dashboard": True, "container": version in self.images}
-        return Subject("hermes", str(self.home), str(self.data), 3, probe)
+        container = version in self.images
+        return Subject(
+            Facts(
+                stack="cattle",
+                user="hermes",
+                uid=10000,
+                home=str(self.home),
+                hermes_home=str(self.data),
+                working_directory=str(self.home),
+                users_group="hermes-users",
+                api_server=ApiServer(enabled=False, host="127.0.0.1", port=8642),
+                backups_kept=3,
+                probe=Probe(services_timeout_s=1, dashboard=True, container=container),
+                container=container,
+            )
+        )
 
     # ---- how a step is done, or is not ----
 
@@ -185,19 +200,19 @@ class World:
             status = state.main()
         return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
 
-    def asked(self, probe: dict[str, Any]) -> str | None:
+    def asked(self, probe: Probe) -> str | None:
         """The version that is where the probe looks."""
-        if probe["container"]:
+        if probe.container:
             return self.container if self.container_runs else None
         return self.running[GATEWAY]
 
-    def check_gateway(self, probe: dict[str, Any], version: str, _deadline: float) -> None:
+    def check_gateway(self, probe: Probe, version: str, _deadline: float) -> None:
         if self.odd is not None and version != OLD:
             raise self.odd
         if self.asked(probe) != version:
             raise verify.Fault(f"{self.asked(probe)} runs")
 
-    def prompt(self, probe: dict[str, Any]) -> str:
+    def prompt(self, probe: Probe) -> str:
         if self.asked(probe) not in self.answers:
             raise verify.Fault("no such luck")
         return "yes"
@@ -211,7 +226,7 @@ class World:
             wanted = dict.fromkeys((GATEWAY, DASHBOARD), version)
             for folder in ("managed", "units"):
                 (self.root / folder).mkdir(exist_ok=True)
-            (self.root / "facts.json").write_text(json.dumps({"probe": subject.probe}))
+            (self.root / "facts.json").write_text(as_json(subject.facts))
             self.change("the managed scope")
             (self.root / "managed" / ".env").write_text(version)
             if backend is not None:
@@ -319,7 +334,7 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "as_user": world.as_user,
         "read_home": world.read_home,
         "write_home": world.write_home,
-        "ended": world.state,
+        "execute": world.state,
         "CURRENT": world.current,
         "PREVIOUS": root / "opt" / "previous",
         "UPDATE_COPIES": root / "saved",

@@ -89,7 +89,7 @@ def test_a_stop_has_room_for_the_longest_drain_and_a_deadline() -> None:
     text = unit.content.decode()
     (stop,) = [int(line.partition("=")[2]) for line in text.splitlines() if line.startswith("TimeoutStopSec=")]
     assert LONGEST_DRAIN + 30 <= stop == STOP_S
-    assert inspect.signature(common.ended).parameters["timeout_s"].default > stop
+    assert inspect.signature(common.execute).parameters["timeout_s"].default > stop
     assert [line for line in text.splitlines() if "USR1" in line] == ["ExecReload=/bin/kill -USR1 $MAINPID"]
     sources = [path.read_text() for path in Path("provisioning").rglob("*.py")]
     assert not [text for text in sources if re.search('USR1|"reload"|try-reload', text)]

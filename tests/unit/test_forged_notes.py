@@ -242,7 +242,7 @@ def test_a_damaged_manifest_is_left_out_with_a_word(
     world: World, manifest: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant(world, f"backups/{FUTURE}/manifest.json", manifest)
-    assert [each["name"] for each in backups.listed(world.subject())["backups"]] == [the_backup(world)]
+    assert [each["name"] for each in backups.list_backups(world.subject())["backups"]] == [the_backup(world)]
     backups.make(world.subject())
     backups.restore(world.subject(), "latest")
     world.configure(NEW)
@@ -332,7 +332,7 @@ def test_lines_of_a_list_that_are_none_are_left_out() -> None:
 
 def test_a_list_shows_what_is_ours_and_no_words_of_others_raw(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     forged(world, reason="x\n20260101T000000Z-1.0   a backup of ours\x1b[8m")
-    backups.listed(world.subject())
+    backups.list_backups(world.subject())
     first, second = capsys.readouterr().out.splitlines()
     assert "not one that the stack made" in first
     assert first.isprintable()

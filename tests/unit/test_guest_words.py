@@ -84,15 +84,15 @@ def test_plain_paths_are_those_that_people_use() -> None:
 @pytest.fixture
 def as_ourselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be done as the agent's user is done by this one."""
-    real = common.ended
+    real = common.execute
 
-    def ended(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    def execute(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
         if words[0].endswith("runuser"):
             words = words[words.index("--") + 1 :]
         return real(*words, **more)
 
     for module in (common, verify):
-        monkeypatch.setattr(module, "ended", ended)
+        monkeypatch.setattr(module, "execute", execute)
 
 
 @pytest.mark.usefixtures("as_ourselves")
@@ -190,7 +190,7 @@ def test_a_service_s_process_is_known_by_its_control_group(
 @pytest.mark.parametrize("name", EVIL)
 def test_files_of_others_are_named_without_their_names_in_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = subprocess.CompletedProcess("", 0, f"0 /home/hermes/{name}\n", "")
-    monkeypatch.setattr(verify, "ended", lambda *_, **__: found)
+    monkeypatch.setattr(verify, "execute", lambda *_, **__: found)
     with pytest.raises(verify.Fault) as fault:
         verify.check_owners("/home/hermes", 10000)
     lines = pasted(str(fault.value))
@@ -207,10 +207,10 @@ def test_a_log_and_an_error_of_the_agent_s_account_stand_behind_a_bar(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.CompletedProcess("", 1, words, "")
-    monkeypatch.setattr(verify, "ended", lambda *_, **__: done)
+    monkeypatch.setattr(verify, "execute", lambda *_, **__: done)
     monkeypatch.setattr(verify, "secrets_of_env", set)
     assert all(line.startswith(BAR) and line.isprintable() for line in verify.journal("hermes-gateway.service"))
-    monkeypatch.setattr(common, "ended", lambda *_, **__: done)
+    monkeypatch.setattr(common, "execute", lambda *_, **__: done)
     with pytest.raises(Refusal) as refused:
         common.as_user("hermes", "true")
     assert len(pasted(str(refused.value))) == 1

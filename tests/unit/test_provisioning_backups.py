@@ -11,6 +11,7 @@ import pytest
 
 from provisioning.guest import backups, update
 from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal
+from provisioning.guest.inputs import as_json
 from tests.unit.switching import NEW, OLD, Killed, World, broken, killed, made, with_a_backup
 
 
@@ -23,7 +24,7 @@ def test_a_backup_is_made_told_and_listed(world: World, capsys: pytest.CaptureFi
     made = backups.make(world.subject())
     assert Path(made["path"]).is_dir()
     assert made["path"] in capsys.readouterr().out
-    assert backups.listed(world.subject())["backups"][0]["name"] == made["name"]
+    assert backups.list_backups(world.subject())["backups"][0]["name"] == made["name"]
     assert "asked for" in capsys.readouterr().out
     # Nothing was stopped for it.
     assert not [step for step in world.done if step.startswith("systemctl")]
@@ -34,7 +35,7 @@ def test_a_backup_is_made_told_and_listed(world: World, capsys: pytest.CaptureFi
 
 def test_no_backup_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     world = made(tmp_path, monkeypatch)
-    assert backups.listed(world.subject()) == {"backups": []}
+    assert backups.list_backups(world.subject()) == {"backups": []}
     assert "There are no backups yet." in capsys.readouterr().out
     world.configure(OLD)
     with pytest.raises(Refusal, match=r"there is no backup that the stack made .*nothing was changed"):
@@ -117,16 +118,11 @@ def program(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return backups.main()
 
 
-def facts(world: World, **more: Any) -> dict[str, Any]:
-    usual = {"user": "hermes", "home": str(world.home), "hermes_home": str(world.data), "backups_kept": 3}
-    return {**usual, "probe": world.subject().probe, "container": False, **more}
-
-
 def test_the_result_of_a_job_is_left_for_who_asked(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(backups, "FACTS", world.root / "facts.json")
-    (world.root / "facts.json").write_text(json.dumps(facts(world)))
+    (world.root / "facts.json").write_text(as_json(world.subject().facts))
     monkeypatch.setenv("HP_JOB", str(tmp_path))
     assert program(monkeypatch, "restore", "latest") == 0
     assert json.loads((tmp_path / "result.json").read_text())["restored"] == world.backups()[-1]["name"]

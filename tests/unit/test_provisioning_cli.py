@@ -14,6 +14,7 @@ import pytest
 from provisioning.guest import cli, install
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import Refusal
+from provisioning.guest.inputs import Facts, of
 
 PINNED = ({"model.default", "model.base_url", "security.tirith_enabled", "timezone"}, {"API_SERVER_KEY"})
 FACTS = {
@@ -123,17 +124,18 @@ def test_the_pinned_keys_are_those_of_the_agents_own_reading(tmp_path: Path, mon
     assert cli.pinned_keys() == ({"a.b", "a.c.d", "f", "g"}, {"X", "Y"})
 
 
-def facts(**more: Any) -> cli.Facts:
-    return cli.Facts(**{name: {**FACTS, **more}[name] for name in cli.Facts.__dataclass_fields__})
+def facts(**more: Any) -> Facts:
+    return of(Facts, {**FACTS, **more}, "the test's")
 
 
-def test_the_facts_are_what_the_configure_phase_wrote(tmp_path: Path) -> None:
+def test_the_facts_are_those_of_the_configure_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "agent.json"
-    path.write_text(json.dumps(install.facts_of({**FACTS, "container": None, "config": {"secret": "canary"}})))
-    assert cli.Facts.read(path) == facts()
-    assert "canary" not in path.read_text()
+    monkeypatch.setattr(cli, "FACTS", path)
     with pytest.raises(Refusal, match="has not been brought up yet"):
-        cli.Facts.read(tmp_path / "none")
+        cli.facts_here()
+    # As the release before this one has written it.
+    path.write_text(json.dumps({**FACTS, "probe": {"version": None, "folders": [], "configuration": ""}, "gone": 1}))
+    assert cli.facts_here() == facts()
 
 
 def test_root_becomes_the_agents_account_and_hands_no_environment_on(monkeypatch: pytest.MonkeyPatch) -> None:

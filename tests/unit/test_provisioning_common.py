@@ -31,9 +31,9 @@ def test_a_command_has_no_terminal_of_ours(stdin: str | None) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from provisioning.guest.common import ended
+from provisioning.guest.common import execute
 look = "import os\\ntry: os.open('/dev/tty', os.O_RDWR)\\nexcept OSError: print('none', os.isatty(0))"
-print(ended(sys.executable, "-c", look, stdin={stdin!r}).stdout.strip(), "here" if open("/dev/tty").isatty() else "")
+print(execute(sys.executable, "-c", look, stdin={stdin!r}).stdout.strip(), "here" if open("/dev/tty").isatty() else "")
 """
     child, terminal = pty.fork()
     if child == 0:
@@ -50,7 +50,7 @@ def test_a_command_that_fails_tells_its_own_words() -> None:
     with pytest.raises(Refusal, match=r"`sh -c echo no luck >&2; exit 3` failed with 3: no luck$"):
         common.run("sh", "-c", "echo no luck >&2; exit 3")
     assert common.run("sh", "-c", "echo so far; exit 3", check=False) == "so far\n"
-    assert common.ended("sh", "-c", "exit 3").returncode == 3
+    assert common.execute("sh", "-c", "exit 3").returncode == 3
 
 
 def test_what_is_no_text_is_shown_as_far_as_it_is() -> None:

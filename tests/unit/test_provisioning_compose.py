@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from provisioning.compose import IDENTITY_LABEL, compose_file, container_parameters, identity, reach, service
+from provisioning.guest.inputs import Port
 from provisioning.models import (
     ApiServer,
     ConfigureInputs,
@@ -305,15 +306,15 @@ def test_the_guest_is_told_which_ports_and_folders_to_prove() -> None:
     made = inputs({"volumes": [Volume.parse("/data:/d")]}, dashboard=DASHBOARD)
     assert made.container is not None
     found = container_parameters(made, made.container, service(made, made.container))
-    assert found["ports"] == [("127.0.0.1", 8642, "API server"), ("127.0.0.1", 9119, "dashboard")]
-    assert found["sources"] == ["/data"]
-    assert found["limit_memory"] is True
+    assert found.ports == (Port("127.0.0.1", 8642, "API server"), Port("127.0.0.1", 9119, "dashboard"))
+    assert found.sources == ("/data",)
+    assert found.limit_memory is True
 
 
 def test_a_declared_limit_of_memory_is_the_limit() -> None:
     made = inputs({"options": {"mem_limit": "2g"}})
     assert made.container is not None
-    assert container_parameters(made, made.container, service(made, made.container))["limit_memory"] is False
+    assert container_parameters(made, made.container, service(made, made.container)).limit_memory is False
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------

@@ -177,9 +177,10 @@ def test_an_address_that_is_not_ours_is_refused() -> None:
 def test_a_refusal_ends_the_phase_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inputs = {"user": "hermes", "home": str(tmp_path / "home"), "home_on_root": False, "gid": 10000}
+    inputs = ConfigureInputs(model=ModelEndpoint(name="m"), home=str(tmp_path / "home"))
+    [text] = [file.content for file in render_configure(inputs).files if file.path == "inputs.json"]
     (tmp_path / "home").mkdir()
-    (tmp_path / "inputs.json").write_text(json.dumps(inputs))
+    (tmp_path / "inputs.json").write_bytes(text)
     (tmp_path / "secrets.json").write_text("{}")
     monkeypatch.setenv("HP_JOB", str(tmp_path))
     monkeypatch.setenv("HP_SECRETS", str(tmp_path / "secrets.json"))

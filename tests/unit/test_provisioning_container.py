@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -14,10 +15,24 @@ import pytest
 from provisioning.guest import compose, services
 from provisioning.guest.backend import BACKENDS
 from provisioning.guest.common import CONTAINER_UNIT, GATEWAY, Refusal
+from provisioning.guest.inputs import ApiServer, Configure, Container, Dashboard, Facts, Port, Probe, as_json
 from provisioning.guest.walls import Account, Sources
 
 OLD, NEW = "0" * 64, "f" * 64
 CONFIG: dict[str, Any] = {"model": {"default": "m"}}
+FACTS = Facts(
+    stack="cattle",
+    user="hermes",
+    uid=10000,
+    home="/home/hermes",
+    hermes_home="/home/hermes/.hermes",
+    working_directory="/home/hermes/workspace",
+    users_group="hermes-users",
+    api_server=ApiServer(enabled=True, host="127.0.0.1", port=8642),
+    backups_kept=5,
+    probe=Probe(),
+    container=True,
+)
 
 
 class Engines:
@@ -53,7 +68,7 @@ class Engines:
             "choose": lambda backend: self.done.append(f"engine is {backend.name}"),
             "clear": self.clear,
             "wait_for_engine": lambda _: None,
-            "ended": self.ended,
+            "execute": self.execute,
             "install_file": lambda path, text, **_: path.write_text(text),
             "refuse_taken_port": lambda *port: self.done.append(f"port {port[1]}"),
         }.items():
@@ -85,7 +100,7 @@ class Engines:
         if self.unsafe:
             raise Refusal(self.unsafe)
 
-    def ended(self, *command: str, **_: Any) -> CompletedProcess[str]:
+    def execute(self, *command: str, **_: Any) -> CompletedProcess[str]:
         """The unit's start: it starts the container that its record names the engine of."""
         assert command == ("systemctl", "start", CONTAINER_UNIT)
         backend = json.loads(self.record.read_text())["backend"]
@@ -138,19 +153,33 @@ class Engines:
         return ""
 
     def start(self, backend: str = "docker", identity: str = OLD, env: Mapping[str, str] | None = None) -> str:
-        container = {"backend": backend, "identity": identity, "sources": ["/data"], "reach": "127.0.0.1"}
-        inputs = {
-            "container": {**container, "limit_memory": True, "ports": [("127.0.0.1", 8642, "API server")]},
-            "user": "hermes",
-            "uid": 10000,
-            "gid": 10000,
-            "home": "/home/hermes",
-            "hermes_home": "/home/hermes/.hermes",
-            "api_server": {"port": 8642},
-            "dashboard": {"enabled": False, "port": 9119},
-        }
+        container = Container(
+            identity=identity,
+            backend=backend,
+            reach="127.0.0.1",
+            ports=(Port("127.0.0.1", 8642, "API server"),),
+            sources=("/data",),
+            limit_memory=True,
+        )
+        inputs = Configure(
+            facts=FACTS,
+            gid=10000,
+            agent_directory=None,
+            container=container,
+            config=CONFIG,
+            environment={},
+            secret_environment=(),
+            ca_certificates="",
+            dashboard=Dashboard(
+                enabled=False, host="", port=9119, username="", has_password=False, auth_required=False
+            ),
+            documents=(),
+            overwrite_auth_file=False,
+            user_config={},
+            unfinished_update=None,
+        )
         text = f"  {compose.IDENTITY_LABEL}: {identity}\n"
-        return str(compose.start(inputs, text, CONFIG, dict(env or {}))["container"])
+        return str(compose.start(inputs, container, text, dict(env or {}))["container"])
 
 
 @pytest.fixture
@@ -292,7 +321,7 @@ def test_going_back_to_a_container_of_before_brings_it_into_the_present_form(
     """Its engine restarted it by itself, and found the state directory by a name that the agent can change."""
     compose.FILE.write_text(OLDER)
     facts = engines.root / "agent.json"
-    facts.write_text(json.dumps({"uid": 0, "home": "/home/hermes", "hermes_home": "/home/hermes/.hermes"}))
+    facts.write_text(as_json(replace(FACTS, uid=0)))
     monkeypatch.setattr(compose, "FACTS", facts)
     engines.has("docker", OLD, running=False)
     compose.start_again("docker", "hermes", "/home/hermes/.hermes")

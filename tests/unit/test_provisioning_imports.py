@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from provisioning import ConfigureInputs, Dashboard, ModelEndpoint, render_configure
-from provisioning.guest.cli import Facts, hand_on
+from provisioning.guest.cli import hand_on
+from provisioning.guest.inputs import ApiServer, Facts, Probe
 from provisioning.guest.layout import CHECKOUT
 from provisioning.guest.services import render_unit
 
@@ -80,7 +81,19 @@ def test_the_command_line_does_too(
 ) -> None:
     (tmp_path / "current").symlink_to(build)
     monkeypatch.setattr("provisioning.guest.cli.CURRENT", tmp_path / "current")
-    facts = Facts("cattle", "hermes", 10000, str(tmp_path), str(tmp_path / ".hermes"), str(workspace), "u", False, True)
+    facts = Facts(
+        stack="cattle",
+        user="hermes",
+        uid=10000,
+        home=str(tmp_path),
+        hermes_home=str(tmp_path / ".hermes"),
+        working_directory=str(workspace),
+        users_group="u",
+        api_server=ApiServer(enabled=False, host="127.0.0.1", port=8642),
+        backups_kept=5,
+        probe=Probe(),
+        home_on_root=True,
+    )
     program, command, environment = hand_on(facts, ["sessions", "list"])
     done = started([program, *command[1:]], workspace, environment)
     assert done.returncode == 0, done.stderr

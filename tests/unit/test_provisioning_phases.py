@@ -280,7 +280,7 @@ def test_the_account_and_its_folders_reach_every_phase(tmp_path: Path) -> None:
     assert {"User=agent", "Group=agents", "WorkingDirectory=-/srv/agent", "BindPaths=/srv/agent"} <= set(gateway)
     assert any("HOME=/srv/agent " in line and "HERMES_HOME=/srv/agent/state" in line for line in gateway)
     assert managed_config(inputs)["terminal"]["cwd"] == "/srv/agent"
-    assert json.loads(file_of(plan, "inputs.json"))["stack"] == "cattle-b"
+    assert json.loads(file_of(plan, "inputs.json"))["facts"]["stack"] == "cattle-b"
 
 
 def test_the_usual_folders_are_below_the_home() -> None:

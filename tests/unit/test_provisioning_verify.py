@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from provisioning.guest import common, verify
+from provisioning.guest.inputs import Probe, of
 from provisioning.models import NodeFolder, VerifyInputs
 
 KEY = "canary0123456789abcdef0123456789abcdef"
@@ -76,6 +77,9 @@ class Agent:
             prompt_timeout_s=5,
         )
         return {**inputs.model_dump(mode="json"), **more}
+
+    def probe(self, **more: Any) -> Probe:
+        return of(Probe, self.parameters(**more), "the test's")
 
     def set_unit(self, name: str, **more: str) -> None:
         state = {"ActiveState": "active", "SubState": "running", "NRestarts": "0", "Result": "success", **more}
@@ -423,7 +427,10 @@ def test_a_gateway_of_the_old_code_is_told(quiet: Agent, monkeypatch: pytest.Mon
 def test_a_question_asks_the_container_how_it_is_reached(
     quiet: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    facts: dict[str, Any] = {"user": quiet.parameters()["user"], "hermes_home": str(quiet.home)}
+    facts: dict[str, Any] = {
+        **{"stack": "cattle", "uid": 10000, "working_directory": "/", "users_group": "u", "backups_kept": 5},
+        **{"user": quiet.parameters()["user"], "home": "/", "hermes_home": str(quiet.home), "probe": {}},
+    }
     monkeypatch.setattr(verify, "FACTS", tmp_path / "agent.json")
     asked = {"only": "prompt", "expect": "", "services_timeout_s": 1, "prompt_timeout_s": 5, "dashboard": False}
     for enabled, port in ((False, 1), (True, quiet.port)):
@@ -443,14 +450,14 @@ def test_a_folder_of_the_node_is_mounted_and_its_owner_can_use_it(agent: Agent) 
         return NodeFolder(path=path, owner=10000, **more).model_dump(mode="json")
 
     shared = Path("/dev/shm")  # noqa: S108 - a mount point that everybody may write to
-    verify.verify(agent.parameters(folders=[folder(str(shared)), folder("/proc", read_only=True)]))
+    verify.verify(agent.probe(folders=[folder(str(shared)), folder("/proc", read_only=True)]))
     assert list(shared.glob(".write-test-*")) == []
     for broken, words in (
         (folder(str(agent.home)), f"no folder of the node is mounted at {agent.home}"),
         (folder("/proc"), "user 10000 can't write to /proc"),
     ):
         with pytest.raises(verify.Fault, match=words):
-            verify.verify(agent.parameters(folders=[broken]))
+            verify.verify(agent.probe(folders=[broken]))
 
 
 def test_a_unit_of_the_users_own_is_found(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
