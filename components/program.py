@@ -12,7 +12,7 @@ import yaml
 from pulumi.runtime.config import CONFIG, is_config_secret
 
 from components.settings import SECRET_KEYS, CattleSettings, PetSettings, Settings, load
-from components.state import qualified, read_outputs, read_own_state
+from components.state import read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
 
 PROJECT_FILE = Path(__file__).resolve().parents[1] / "Pulumi.yaml"
@@ -131,30 +131,36 @@ def _refuse(settings: Settings, faults: list[Fault]) -> None:
 def pet_outputs(settings: Settings) -> Mapping[str, Any]:
     """The outputs of the pet stack, known before anything is declared.
 
-    A StackReference alone ends the run with ``unknown stack`` when the pet was never deployed, and its
-    outputs come too late for the checks; so they are read first, and the reference goes into the graph.
-    Raises Faults when the stack, or an output of it, is not there yet.
+    Read, and not declared as a StackReference: each run refreshes what is in the state first, so a reference to a pet
+    that was renamed or removed would end every command in the engine's words, ``destroy`` included.
+    Raises Faults when the stack, or an output of it, is not there.
     """
-    first = Fault(
-        "petStack", settings.pet_stack, "the pet stack must be up first", f"pulumi up --stack {settings.pet_stack}"
-    )
+    name = settings.pet_stack
     try:
-        outputs = read_outputs(settings.pet_stack)
+        outputs = read_outputs(name)
     except Exception as error:
         if "unknown stack" in str(error):
-            raise Faults([first], what=f"Stack {settings.stack} needs a pet") from None
+            gone = Fault(
+                "petStack",
+                name,
+                "there is no stack of that name, or it has never been up",
+                f"pulumi up --stack {name}; or, where the pet's stack was renamed, set petStack to the new name "
+                "(pulumi stack ls lists them): nothing else changes by it",
+            )
+            raise Faults([gone], what=f"Stack {settings.stack} needs a pet") from None
         if "passphrase" in str(error):
             same = Fault(
                 "petStack",
-                settings.pet_stack,
+                name,
                 "both stacks must share one passphrase or secrets provider (pulumi#5151)",
-                f"pulumi stack change-secrets-provider passphrase --stack {settings.pet_stack}",
+                f"pulumi stack change-secrets-provider passphrase --stack {name}",
             )
             raise Faults([same], what=f"Stack {settings.stack} can't read the outputs of its pet") from None
         raise
     if not {"vmid", "node", "volumes"} <= set(outputs):
+        rule = "the pet's stack has no outputs: it was never up, was destroyed, or is no pet"
+        first = Fault("petStack", name, rule, f"pulumi up --stack {name}, or name the stack of the pet")
         raise Faults([first], what=f"Stack {settings.stack} needs a pet")
-    pulumi.StackReference(qualified(settings.pet_stack))
     return outputs
 
 

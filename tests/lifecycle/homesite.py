@@ -300,6 +300,13 @@ class Site:
         """Take one resource out of the state, as a run that was killed before it could write would leave it."""
         self._cli("state", "delete", urn, "--stack", stack, "--yes", "--force")
 
+    def rename(self, stack: str, name: str) -> None:
+        """Give a stack another name, outside of the checkout, where the CLI would rename a settings file as well."""
+        elsewhere = self.lab.state_dir / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        shutil.copy(CHECKOUT / "Pulumi.yaml", elsewhere)
+        engine.command("stack", "rename", name, "--stack", stack, cwd=elsewhere, env=self.env)
+
     def cancel(self, stack: str) -> None:
         """Take away the lock that a killed engine has left in a file backend, as its own message says."""
         self._cli("cancel", "--stack", stack, "--yes")

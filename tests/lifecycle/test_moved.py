@@ -1,6 +1,7 @@
 """A guest that somebody moved to another node is not gone: it is named, and nothing is done in its name.
 
-The plugin looks on the node of the state alone, and forgets what it does not find there.
+The plugin looks on the node of the state alone, and forgets what it does not find there. And a pet whose stack has
+another name is the same pet.
 """
 
 from __future__ import annotations
@@ -76,3 +77,28 @@ def test_a_moved_pet_keeps_its_volumes_in_the_state(two_nodes: Site) -> None:
     for verb in ("refresh", "up"):
         assert f"CT {PET} is on node pve2, not on {NODE}" in refused(two_nodes, "pet", verb)
         assert "pet-volume-hermes" in two_nodes.resources("pet")
+
+
+def test_a_pet_whose_stack_was_renamed_is_named_and_found_again(with_both: Site) -> None:
+    with_both.write_data(VOLID, "what the agent wrote")
+    before, data = with_both.node.config(CATTLE), with_both.data(VOLID)
+    with_both.rename("pet", "pet-attic")
+    for verb in ("preview", "up"):
+        told = refused(with_both, "cattle", verb)
+        for part in ("petStack", "pet", "there is no stack of that name", "set petStack to the new name"):
+            assert part in told, (verb, told)
+        assert "Traceback" not in told
+    # Neither asks the pet for anything, so neither is in its way.
+    assert with_both.refresh("cattle").changed == {}
+
+    with_both.configure(petStack="pet-attic")
+    assert with_both.up("cattle").changed == {}
+    assert with_both.writes == []
+    assert with_both.up("pet-attic").changed == {}
+    assert with_both.writes == []
+    with_both.rename("pet-attic", "pet")
+    with_both.destroy("cattle")
+    with_both.configure(petStack="pet")
+    with_both.up("cattle")
+    assert with_both.node.config(CATTLE)["mp0"] == before["mp0"]
+    assert with_both.data(VOLID) == data

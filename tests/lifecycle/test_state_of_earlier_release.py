@@ -19,6 +19,7 @@ from tests.lifecycle.homesite import CATTLE, NODE, PET, Site, opened
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "stacks_of_597cc88"
 FORMATTED = b"ext4:00000000-0000-4000-8000-000000000000:100000\n"
 """How the runtime without containers knows a formatted volume."""
+REFERENCE = "organization/hermes-homelab/pet"
 GIB = {"vm-999-disk-0": 2, "vm-999-disk-1": 10, "vm-105-disk-0": 20}
 
 
@@ -69,4 +70,18 @@ def test_nothing_of_an_earlier_release_is_replaced(earlier: Site) -> None:
         cattle.span(name, "same", "update")
     # Another way to know the machine is no reason to wait for it again.
     cattle.span("cattle-ssh", "same")
+    # Each run would refresh it before ours is asked; the engine forgets it, and the pet's stack stays as it is.
+    cattle.span(REFERENCE, "read-discard", "discard")
+    assert earlier.writes == []
+
+
+def test_a_pet_renamed_before_the_update_costs_one_run_without_refresh(earlier: Site) -> None:
+    """The reference that the earlier release declared is refreshed by the engine before any of our code runs."""
+    earlier.rename("pet", "pet-attic")
+    earlier.configure(petStack="pet-attic")
+    blocked = earlier.pulumi("cattle", "preview")
+    assert "unknown stack" in blocked.explain()
+    run = earlier.preview("cattle", "--refresh=false")
+    run.span(REFERENCE, "read-discard", "discard")
+    assert not [span for span in run.spans if "replace" in span.op or span.op == "delete"]
     assert earlier.writes == []
