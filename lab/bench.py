@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from lab.instance import CACHE
+from lab.instance import TEMPLATE_CACHE
+from lab.ports import GIT_PORT, MODEL_PORT, SERVICE_PORTS
 from lab.services.model import ModelEndpoint
 from lab.services.source import GitDaemon
 from pvelab.lxc import LxcRuntime
-from pvelab.network import GIT_PORT, MODEL_PORT, Network, Plan
+from pvelab.network import Network, Plan
 from pvelab.place import Place
 from pvelab.runtime import GuestSpec, Interface, Mount, Setup
 from pvelab.template import DEBIAN, ensure_template
@@ -51,7 +52,7 @@ class Bench:
     def up(self, *, with_volume: bool = True) -> None:
         """Start the container; made of the template first where there is none."""
         if not self.root.exists():
-            template = ensure_template(CACHE / "lab-template", _silent, self.debian)
+            template = ensure_template(TEMPLATE_CACHE, _silent, self.debian)
             self.runtime.format_volume(self.root, 20 << 30, root_owner=GUEST_ROOT, log=_silent)
             key = self.key.with_suffix(".pub").read_text().strip()
             self.creation = []
@@ -106,7 +107,7 @@ def a_bench(
     RuntimeFault when the machine does not let it.
     """
     place = Place.of(state)
-    network = Network(place)
+    network = Network(place, SERVICE_PORTS)
     runtime = LxcRuntime(place, network)
     key = state / "key"
     subprocess.run(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-import shlex
 
 from lab.instance import CACHE, Lab
+from pvelab import environment as pvelab_environment
 
 
 def environment(lab: Lab) -> dict[str, str]:
-    """The variables; LabError when the lab was never up."""
+    """All variables, pvelab's included; LabError when the lab was never up."""
+    from lab.cli import StacksLab  # noqa: PLC0415 - it imports this module
+
+    return pvelab_environment.environment(lab, StacksLab())
+
+
+def own_variables(lab: Lab) -> dict[str, str | None]:
+    """Those for Pulumi, the stacks and the services; None: not there."""
     ready = lab.ready()
     tools = [str(CACHE / "venv" / "bin"), str(CACHE / "pulumi-cli" / "bin")]
     path = [entry for entry in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if entry not in tools]
-    values = {
-        # The names that the Proxmox provider reads.
-        "PROXMOX_VE_ENDPOINT": ready.endpoint,
-        "PROXMOX_VE_API_TOKEN": lab.token_file.read_text().strip(),
-        "PROXMOX_VE_CA_FILE": ready.ca_file,
-        "PROXMOX_VE_NODE": ready.node,
+    return {
         "PULUMI_HOME": str(CACHE / "pulumi-home"),
         "PULUMI_BACKEND_URL": lab.pulumi_state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(lab.passphrase_file),
@@ -52,9 +54,3 @@ def environment(lab: Lab) -> dict[str, str]:
         "HERMES_LAB_IMAGE_PREVIOUS": ready.image_previous,
         "HERMES_LAB_IMAGE_BASE": ready.image_base,
     }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def export_lines(values: dict[str, str]) -> str:
-    """The variables as lines that a POSIX shell can evaluate."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Literal
 
 from lab.instance import CACHE
+from lab.ports import GIT_PORT
 from lab.services.releases import PINNED, PROJECT, Release, SourceError
 from lab.services.standin import VERSION, make_standin, recipe
 from lab.services.upstream import NONE, VARIABLE, copy_releases, find_clone, named_by_variable
-from pvelab.network import GIT_PORT, recorded_process, stop_recorded
+from pvelab.network import recorded_process, stop_recorded
 from pvelab.place import Place
 
 Log = Callable[[str], None]

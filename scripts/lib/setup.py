@@ -43,7 +43,7 @@ INPUTS = (
     ROOT / "toolchain.toml",
     LOCK,
     ROOT / "provisioning" / "scripts" / "uv.lock",
-    ROOT / "lab" / "debian-packages.txt",
+    ROOT / "pvelab" / "src" / "pvelab" / "debian-packages.txt",
     ROOT / "tests" / "debian-packages.txt",
 )
 SCOPES = ("no-lab", "lab", "tests")
@@ -148,7 +148,7 @@ def debian_packages(scope: str) -> list[str]:
     wanted = ["git", "ca-certificates"]
     if scope != "no-lab":
         # shellcheck is for scripts/check.
-        wanted += ["shellcheck", *(words[0] for words in listed_packages("lab"))]
+        wanted += ["shellcheck", *(words[0] for words in listed_packages("pvelab/src/pvelab"))]
     if scope == "tests":
         browser = [words[0] for words in listed_packages("tests") if UNPACKED not in words]
         if is_debian():

@@ -9,7 +9,7 @@ import pytest
 from pvelab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
-from tests.api.lab_harness import Lab
+from tests.api.lab_harness import ACCOUNT, Lab
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +30,7 @@ def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         lock_timeout=0.3,
         create_lock_timeout=0.2,
         broadcast_interval=0,
+        account=ACCOUNT,
     )
     with LabServer(config) as server:
         write_template(config.template_dir("pve"))

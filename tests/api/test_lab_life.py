@@ -140,7 +140,7 @@ def test_the_task_of_a_token_is_its_own(lab: Lab) -> None:
     upid = lab.call("POST", "/nodes/pve/lxc/105/status/start", who="demo").json()["data"]
     lab.wait(upid)
     seen = lab.call("GET", f"/nodes/pve/tasks/{quote(upid)}/status", who="demo").json()["data"]
-    assert (seen["user"], seen["tokenid"], seen["exitstatus"]) == ("pulumi@pve", "lab", "OK")
+    assert (seen["user"], seen["tokenid"], seen["exitstatus"]) == ("tester@pve", "lab", "OK")
     assert lab.call("GET", f"/nodes/pve/tasks/{quote(upid)}/status", who="nobody").status_code == 403
     assert [t["upid"] for t in lab.call("GET", "/nodes/pve/tasks", who="demo").json()["data"]] == [upid]
 
@@ -196,7 +196,7 @@ def test_restart_keeps_all(tmp_path: Path) -> None:
     config = LabConfig(tmp_path / "lab", SimulatedRuntime(tmp_path / "power.json"), auth_delay=0)
     write_template(config.template_dir("pve"))
     with LabServer(config) as server:
-        token = server.seed_demo_access()
+        token = server.seed_access()
         headers = {"Authorization": f"PVEAPIToken={token.api_token}"}
         base, verify = server.endpoint + "api2/json", str(server.ca_file)
         data = {"vmid": "105", "ostemplate": TEMPLATE, "rootfs": "local-lvm:4", "start": "1", "features": "nesting=1"}
@@ -208,7 +208,7 @@ def test_restart_keeps_all(tmp_path: Path) -> None:
     second = LabConfig(tmp_path / "lab", SimulatedRuntime(tmp_path / "power.json"), auth_delay=0)
     with LabServer(second) as server:
         assert server.ca_file.read_bytes() == first_ca
-        assert server.seed_demo_access().secret == token.secret
+        assert server.seed_access().secret == token.secret
         base = server.endpoint + "api2/json"
 
         def get(path: str) -> object:
@@ -231,7 +231,7 @@ config = LabConfig(state, SimulatedRuntime(), auth_delay=0)
 server = LabServer(config)
 server.start()
 write_template(config.template_dir("pve"))
-token = server.seed_demo_access()
+token = server.seed_access()
 server.cluster.runtime.unpack = lambda *args, **named: time.sleep(60)
 headers = {"Authorization": "PVEAPIToken=" + token.api_token}
 data = {"vmid": 105, "ostemplate": "local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst", "rootfs": "local-lvm:4"}
@@ -258,7 +258,7 @@ def test_a_killed_lab_leaves_what_a_killed_worker_leaves(tmp_path: Path) -> None
     assert result.returncode == 9, result.stderr
     upid = result.stdout.strip()
     with LabServer(LabConfig(tmp_path / "lab", SimulatedRuntime(), auth_delay=0)) as server:
-        headers = {"Authorization": f"PVEAPIToken={server.seed_demo_access().api_token}"}
+        headers = {"Authorization": f"PVEAPIToken={server.seed_access().api_token}"}
         base, verify = server.endpoint + "api2/json", str(server.ca_file)
 
         def ask(method: str, path: str) -> requests.Response:
@@ -271,7 +271,7 @@ def test_a_killed_lab_leaves_what_a_killed_worker_leaves(tmp_path: Path) -> None
 
 
 def test_secrets_stay_where_only_root_reads(lab: Lab) -> None:
-    token = lab.server.seed_demo_access()
+    token = lab.server.seed_access()
     state = lab.config.state_dir
     assert token.token_file.stat().st_mode & 0o777 == 0o600
     assert (state / "access.json").stat().st_mode & 0o777 == 0o600
@@ -297,14 +297,14 @@ def test_access_log_tells_reads_from_writes(lab: Lab) -> None:
     lab.call("PUT", "/nodes/pve/lxc/105/config", {"cores": 1})
     entries = [json.loads(line) for line in lab.server.access_log.read_text().splitlines()[before:]]
     assert [(e["method"], e["path"], e["status"], e["authid"], e["write"]) for e in entries] == [
-        ("GET", "/api2/json/nodes/pve/lxc/105/config", 200, "pulumi@pve!lab", False),
-        ("PUT", "/api2/json/nodes/pve/lxc/105/config", 200, "pulumi@pve!lab", True),
+        ("GET", "/api2/json/nodes/pve/lxc/105/config", 200, "tester@pve!lab", False),
+        ("PUT", "/api2/json/nodes/pve/lxc/105/config", 200, "tester@pve!lab", True),
     ]
 
 
 def test_proxmoxer_drives_it(lab: Lab) -> None:
     """The library that the product uses, unmodified."""
-    token = lab.server.seed_demo_access()
+    token = lab.server.seed_access()
     name, _, secret = token.api_token.partition("=")
     user, _, tokenid = name.partition("!")
     api = ProxmoxAPI(

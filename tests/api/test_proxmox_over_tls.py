@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from lab.instance import ACCOUNT
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection, check_plugin_trust
 from proxmox.errors import AuthenticationFailed, Fault, PermissionDenied, TlsUntrusted, Unreachable
@@ -27,7 +28,7 @@ from proxmox.preflight import (
 )
 from proxmox.rights import grant_commands
 from pvelab.config import LabConfig
-from pvelab.server import DEMO_ROLES, LabServer
+from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime
 
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
@@ -43,7 +44,9 @@ QUICK = Timings(connect=5, read=20, retry=0.1, first_poll=0.01)
 
 @pytest.fixture(scope="module", name="lab")
 def run_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
-    config = LabConfig(state_dir=tmp_path_factory.mktemp("lab"), runtime=SimulatedRuntime(), auth_delay=0)
+    config = LabConfig(
+        state_dir=tmp_path_factory.mktemp("lab"), runtime=SimulatedRuntime(), auth_delay=0, account=ACCOUNT
+    )
     config.template_dir("pve").mkdir(parents=True, exist_ok=True)
     (config.template_dir("pve") / "debian-12.tar.zst").write_bytes(b"template")
     with LabServer(config) as server:
@@ -53,7 +56,7 @@ def run_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
 def connection(lab: LabServer, **more: str) -> Connection:
     env = {
         "PROXMOX_VE_ENDPOINT": lab.endpoint,
-        "PROXMOX_VE_API_TOKEN": lab.seed_demo_access().api_token,
+        "PROXMOX_VE_API_TOKEN": lab.seed_access().api_token,
         "PROXMOX_VE_NODE": "pve",
     }
     return Connection.from_sources(env | more, {})
@@ -228,7 +231,7 @@ def test_what_somebody_else_made_tells_a_token_no_keys(lab: LabServer, client: P
 
 # What it may do.
 
-PRIVILEGES = sorted({(role, name) for role, names in DEMO_ROLES.items() for name in names})
+PRIVILEGES = sorted({(role, name) for role, names in ACCOUNT.roles.items() for name in names})
 
 
 def test_the_rights_that_we_ask_for_are_those_that_the_demo_has() -> None:

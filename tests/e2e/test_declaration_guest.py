@@ -23,10 +23,10 @@ from aiohttp import web
 
 from components.agent import configure_inputs
 from components.explanation import explain
+from lab.ports import MODEL_PORT
 from lab.services.model import ModelEndpoint as LabModel
 from provisioning import BaselineInputs, PhaseFailed, PhasePlan, render_baseline, render_configure
 from provisioning.models import check_env_value
-from pvelab.network import MODEL_PORT
 from tests.e2e.phase_guest import Guest, needs_root
 from tests.unit.test_settings import read
 

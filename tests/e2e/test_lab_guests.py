@@ -22,9 +22,10 @@ from pathlib import Path
 import pytest
 
 from lab.instance import CACHE
+from lab.ports import MODEL_PORT, SERVICE_PORTS
 from lab.services.model import ModelEndpoint
 from pvelab.lxc import LxcRuntime
-from pvelab.network import MODEL_PORT, NEEDED, SETTINGS, Network, Plan
+from pvelab.network import NEEDED, SETTINGS, Network, Plan
 from pvelab.place import Place
 from pvelab.runtime import GuestSpec, Interface, Mount, RuntimeFault, Setup
 from pvelab.template import Template, ensure_template
@@ -120,7 +121,7 @@ def bench_in(state_dir: Path) -> Iterator[Bench]:
     template = ensure_template(CACHE / "lab-template", silent)
     state_dir.mkdir(parents=True)
     place = Place.of(state_dir)
-    network = Network(place)
+    network = Network(place, SERVICE_PORTS)
     key = state_dir / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     runtime = LxcRuntime(place, network)

@@ -25,10 +25,10 @@ from aiohttp import web
 
 from lab import engine
 from lab.environment import environment
-from lab.instance import CHECKOUT, Lab, Ready
+from lab.instance import ACCOUNT, CHECKOUT, Lab, Ready, write_secret
 from lab.stacks import PROJECT, prepare_stacks
 from pvelab.config import LabConfig
-from pvelab.server import BASE, LabServer, write_secret
+from pvelab.server import BASE, LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
 
 NODE = "pve"
@@ -359,11 +359,11 @@ def opened(state_dir: Path, port: int = 0, **config: Any) -> Iterator[Site]:
     lab.prepare()
     runtime = SimulatedRuntime(state_dir / "simulated.json")
     given = {"auth_delay": 0.0, "control": False, **config}
-    made = LabConfig(state_dir=state_dir, runtime=runtime, port=port, **given)
+    made = LabConfig(state_dir=state_dir, runtime=runtime, port=port, account=ACCOUNT, **given)
     write_template(made.template_dir(NODE), TEMPLATE)
     server = RecordingServer(made)
     with server:
-        write_secret(lab.token_file, server.seed_demo_access().api_token + "\n")
+        write_secret(lab.token_file, server.seed_access().api_token + "\n")
         tell_ready(lab, server)
         prepare_stacks(lab)
         site = Site(lab, server, runtime, Operator(server))

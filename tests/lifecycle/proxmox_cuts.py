@@ -16,6 +16,7 @@ import requests
 from pydantic import SecretStr
 from requests.adapters import BaseAdapter
 
+from lab.instance import ACCOUNT
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection
 from proxmox.facts import GuestFacts
@@ -123,13 +124,13 @@ class Lab:
     """A lab, without containers unless it is given a runtime that has them, and clients for it."""
 
     def __init__(self, folder: Path, runtime: Runtime | None = None) -> None:
-        self.config = LabConfig(state_dir=folder, runtime=runtime or SimulatedRuntime(), auth_delay=0)
+        self.config = LabConfig(state_dir=folder, runtime=runtime or SimulatedRuntime(), auth_delay=0, account=ACCOUNT)
         self.server = LabServer(self.config)
         self._numbers = count(200, 10)
 
         self.server.cluster.recover()
         self._adapter = InProcess(self.server)
-        token = self.server.seed_demo_access()
+        token = self.server.seed_access()
         self._hand = SecretStr(self.server.cluster.access.add_token("root@pam", "hand", privsep=False))
         self.connection = Connection(
             "https://lab.invalid:8006", token.token_id, SecretStr(token.secret), "pve", insecure=True

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import trustme
 
-from lab.instance import CHECKOUT
-from pvelab.server import DEMO_TOKEN, DEMO_USER, write_secret
+from lab.instance import ACCOUNT, CHECKOUT, write_secret
 from tests.lifecycle.homesite import CATTLE, PET, Site, opened
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
@@ -22,9 +21,9 @@ def rotate(site: Site) -> str:
     """A new secret for the same token; the old one is worth nothing from now on. Answers the old one."""
     old = site.lab.token_file.read_text().strip()
     access = site.server.cluster.access
-    del access.users[DEMO_USER].tokens[DEMO_TOKEN]
-    secret = access.add_token(DEMO_USER, DEMO_TOKEN, privsep=True)
-    write_secret(site.lab.token_file, f"{DEMO_USER}!{DEMO_TOKEN}={secret}\n")
+    del access.users[ACCOUNT.user].tokens[ACCOUNT.token]
+    secret = access.add_token(ACCOUNT.user, ACCOUNT.token, privsep=True)
+    write_secret(site.lab.token_file, f"{ACCOUNT.user}!{ACCOUNT.token}={secret}\n")
     return old
 
 
@@ -52,7 +51,7 @@ def test_a_rotated_token_and_a_moved_endpoint(with_both: Site) -> None:
 
 def test_a_revoked_token_is_told_as_such(with_both: Site) -> None:
     access = with_both.server.cluster.access
-    del access.users[DEMO_USER].tokens[DEMO_TOKEN]
+    del access.users[ACCOUNT.user].tokens[ACCOUNT.token]
     secret = with_both.lab.token_file.read_text().strip().partition("=")[2]
     run = with_both.pulumi("cattle", "preview")
     assert not run.ok

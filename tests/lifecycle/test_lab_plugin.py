@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lab.instance import CHECKOUT
+from lab.instance import ACCOUNT, CHECKOUT
 from pvelab.config import LabConfig
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
@@ -93,7 +93,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    config = LabConfig(tmp_path / "lab", SimulatedRuntime(), auth_delay=0)
+    config = LabConfig(tmp_path / "lab", SimulatedRuntime(), auth_delay=0, account=ACCOUNT)
     with LabServer(config) as server:
         template = write_template(config.template_dir("pve"))
         folder, backend = tmp_path / "program", tmp_path / "backend"
@@ -112,7 +112,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
             "PULUMI_CONFIG_PASSPHRASE": "of-a-test",
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PROXMOX_VE_ENDPOINT": server.endpoint,
-            "PROXMOX_VE_API_TOKEN": server.seed_demo_access().api_token,
+            "PROXMOX_VE_API_TOKEN": server.seed_access().api_token,
             "SSL_CERT_DIR": f"/etc/ssl/certs:{server.ca_file.parent}",
             "TEMPLATE": f"local:vztmpl/{template.name}",
             "KEY": KEY,

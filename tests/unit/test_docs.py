@@ -207,7 +207,7 @@ def test_the_scripts_that_are_named_exist(document: Path) -> None:
 
 def test_the_verbs_of_the_lab_exist() -> None:
     verbs = set(re.findall(r"scripts/lab ([a-z]+)", README.read_text()))
-    known = set(re.findall(r'^        "(\w+)": ', (ROOT / "lab" / "cli.py").read_text(), re.MULTILINE))
+    known = set(re.findall(r'^        "(\w+)": ', (ROOT / "pvelab/src/pvelab/cli.py").read_text(), re.MULTILINE))
     assert verbs
     assert verbs <= known
 

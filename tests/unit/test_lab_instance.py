@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.daemon import offer_templates, volid_of
-from lab.environment import environment, export_lines
+from lab.environment import environment
 from lab.instance import Lab, LabError, Ready, write_secret
 from lab.stacks import stack_values
 from pvelab.config import LabConfig
+from pvelab.daemon import offer_templates
+from pvelab.environment import export_lines
 from pvelab.simulated import SimulatedRuntime
-from pvelab.template import Recipe, Template, apt_options_from_dump, mirrors_from_sources, sources_file
+from pvelab.template import Recipe, Template, apt_options_from_dump, mirrors_from_sources, sources_file, volid_of
 
 
 @pytest.fixture

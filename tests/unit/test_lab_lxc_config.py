@@ -24,7 +24,7 @@ from pvelab.lxc_config import (
 from pvelab.runtime import Address, GuestSpec, Interface, Mount
 
 ROOT = Mount("rootfs", "/", Path("/state/vm-105-disk-0.raw"))
-GUEST_DIR = Path("/run/hermes-lab/abc123/guests/pve/abc123-105")
+GUEST_DIR = Path("/run/pvelab/abc123/guests/pve/abc123-105")
 V1 = HostTraits(unified_cgroups=False, apparmor=False, cpus=4, mtu=1400)
 V2 = HostTraits(unified_cgroups=True, apparmor=True, cpus=4, mtu=1500)
 FIXED = Interface("eth0", "vmbr0", "BC:24:11:00:00:01", "10.64.5.105/24", "10.64.5.1")

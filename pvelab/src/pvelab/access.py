@@ -186,6 +186,13 @@ class Access:
 
     # --- state on disk ---
 
+    def clear(self) -> None:
+        """Be as in a new lab: root@pam without a password, the built-in roles, and no ticket of before."""
+        with self._lock:
+            self._path.unlink(missing_ok=True)
+            self.groups, self.roles, self.acl, self.pools = {}, dict(BUILTIN_ROLES), [], {}
+            self._load()
+
     def _load(self) -> None:
         if not self._path.exists():
             self.users = {ROOT: User(comment="the lab's administrator")}
@@ -292,10 +299,17 @@ class Access:
             self.save()
 
     def add_token(
-        self, userid: str, tokenid: str, *, privsep: bool = True, expire: int = 0, comment: str | None = None
+        self,
+        userid: str,
+        tokenid: str,
+        *,
+        privsep: bool = True,
+        expire: int = 0,
+        comment: str | None = None,
+        secret: str | None = None,
     ) -> str:
-        """Make or renew a token and return its secret, which is not kept."""
-        secret = str(uuid.uuid4())
+        """Make or renew a token and return its secret, which is not kept; ``secret`` takes one that it had."""
+        secret = secret or str(uuid.uuid4())
         with self._lock:
             self.users[userid].tokens[tokenid] = Token(_digest(secret), privsep, expire, comment)
             self.save()

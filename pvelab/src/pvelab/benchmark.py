@@ -33,7 +33,7 @@ class Client:
     def __init__(self, server: LabServer) -> None:
         context = ssl.create_default_context(cafile=str(server.ca_file))
         self._connection = HTTPSConnection("127.0.0.1", server.port, context=context, timeout=60)
-        self._headers = {"Authorization": f"PVEAPIToken={server.seed_demo_access().api_token}"}
+        self._headers = {"Authorization": f"PVEAPIToken={server.seed_access().api_token}"}
 
     def call(self, method: str, path: str, **form: str | int) -> Any:
         body = urllib.parse.urlencode(form) if form else None

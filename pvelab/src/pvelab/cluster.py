@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +16,14 @@ from pvelab.access import Access, Identity
 from pvelab.config import LabConfig
 from pvelab.errors import ApiError, die
 from pvelab.guestfile import GuestConfig, mount_points, mount_type, parse_mount
+from pvelab.hostfolders import HostFolders
 from pvelab.runtime import GuestSpec, Interface, Mount, Runtime
 from pvelab.schema import FEATURES, NETWORK, FormatError, parse_property_string
 from pvelab.tasks import Task, Tasks
 from pvelab.volumes import Volumes
 
 DEFAULT_MEMORY = 512
+RESET_DEADLINE = 60.0
 MAPPED_ROOT = 100_000
 """The host's number of root in an unprivileged guest (facts proxmox 8)."""
 
@@ -279,6 +282,30 @@ class Cluster:
                 with contextlib.suppress(ApiError, FormatError, ValueError):
                     specs.append(self.spec(place.node, place.vmid, self.load(place.node, place.vmid)))
         self.runtime.recover(specs)
+
+    def reset(self) -> None:
+        """Remove guests, volumes, backups, tasks, rights and the nodes' own folders; nodes and templates stay.
+
+        Tasks that run are aborted. 500 when one does not end.
+        """
+        self.locks.give_back()
+        for task in self.tasks.active():
+            task.aborted.set()
+        if not self.tasks.wait_idle(RESET_DEADLINE):
+            raise die(f"these tasks do not end: {', '.join(str(task.upid) for task in self.tasks.active())}")
+        for place in self.guests().values():
+            if place.kind == "lxc" and self.is_running(place.node, place.vmid):
+                self.runtime.kill(self.spec(place.node, place.vmid, self.load(place.node, place.vmid)))
+                self.forget_running(place.node, place.vmid)
+        self.volumes.clear()
+        for node in self.config.nodes:
+            for folder in (self.config.guest_dir(node), self.config.task_dir(node)):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self.config.node_dir(node) / "qemu-server", ignore_errors=True)
+            HostFolders(self.config.host_dir(node)).clear()
+        self.access.clear()
+        self.broadcast.forget()
 
 
 def check_config_lock(config: GuestConfig, *, tolerate: tuple[str, ...] = ()) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -48,6 +48,24 @@ def storages_for(nodes: Sequence[str]) -> tuple[StorageConfig, ...]:
 
 
 @dataclass(frozen=True)
+class Account:
+    """A user that a lab has from the start, with an API token of separated privileges; both have the same rights.
+
+    ``roles``: those that are made for it, and their privileges. ``acl``: pairs of path and role.
+    """
+
+    user: str = "tester@pve"
+    token: str = "lab"  # noqa: S105 - its name, not its secret
+    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    acl: Sequence[tuple[str, str]] = (("/", "Administrator"),)
+    comment: str = "of the lab"
+
+    @property
+    def token_id(self) -> str:
+        return f"{self.user}!{self.token}"
+
+
+@dataclass(frozen=True)
 class LabConfig:
     """A lab. Everything it keeps lies below ``state_dir``; it listens on ``host`` only, which is loopback.
 
@@ -72,6 +90,7 @@ class LabConfig:
     create_lock_timeout: float = 5.0
     broadcast_interval: float = 10.0
     control: bool = True
+    account: Account = field(default_factory=Account)
     version: str = field(default="9.2.11")
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -51,6 +52,14 @@ class HostFolders:
         """Make the disks' mount points, and the folders that every node has."""
         for folder in (*DISKS, *OWN):
             self.on_machine(folder).mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Be as after :meth:`prepare` on a new node, where the node was prepared."""
+        if self._root.exists():
+            for folder in (self._root, self._unmounted):
+                shutil.rmtree(folder, ignore_errors=True)
+            self._owners.unlink(missing_ok=True)
+            self.prepare()
 
     def on_machine(self, path: str) -> Path:
         """Where a path of the node is on this machine; UsageError for one that would lead out."""

@@ -30,13 +30,8 @@ NEEDED = {
     "kernel/keys/maxbytes": 1_000_000,
 }
 """The machine's settings that labs need, and their least values. They are the machine's: no lab has its own."""
-FORWARD_TABLE = "hermes_lab_forward"
+FORWARD_TABLE = "pvelab_forward"
 """One for the machine, while labs are up and forwarding is on for them alone."""
-MODEL_PORT = 8100
-GIT_PORT = 9418
-REGISTRY_PORT = 5000
-SERVICE_PORTS = (MODEL_PORT, GIT_PORT, REGISTRY_PORT)
-"""TCP ports on the bridge's address that guests may reach."""
 
 
 class NetworkError(LabError):
@@ -97,12 +92,14 @@ def networks_in_use(routes: str, addresses: str, resolv_conf: str) -> list[IPv4N
     return found
 
 
-def ruleset(table: str, bridge: str, plan: Plan, ports: Sequence[int] = SERVICE_PORTS, *, closed: bool = False) -> str:
+def ruleset(table: str, bridge: str, plan: Plan, ports: Sequence[int] = (), *, closed: bool = False) -> str:
     """The lab's packet filter table, for ``nft -f``; replaces an earlier one of the same name in one step.
 
-    ``closed``: guests reach the lab's services and nothing else, no name server either; refused, so that nobody waits.
+    ``ports``: of services on the bridge's address, which guests may reach by TCP. ``closed``: guests reach these and
+    nothing else, no name server either; refused, so that nobody waits.
     """
-    services = ", ".join(str(port) for port in ports)
+    numbers = ", ".join(str(port) for port in ports)
+    services = f"ip daddr {plan.gateway} tcp dport {{ {numbers} }} accept" if ports else ""
     names = f"ip daddr {plan.gateway} meta l4proto {{ tcp, udp }} th dport 53 {'reject' if closed else 'accept'}"
     elsewhere = "reject" if closed else 'oifname "hlab*" drop'
     between = f"""\
@@ -123,7 +120,7 @@ table inet {table} {{
     udp dport 67 accept
     ip daddr {plan.gateway} icmp type echo-request accept
     {names}
-    ip daddr {plan.gateway} tcp dport {{ {services} }} accept
+    {services}
     meta l4proto tcp reject with tcp reset
     drop
   }}
@@ -194,10 +191,14 @@ pid-file={run_dir}/dnsmasq.pid
 
 
 class Network:
-    """The network of one lab. Every method may be repeated; ``up`` after a crash repairs what is missing."""
+    """The network of one lab. Every method may be repeated; ``up`` after a crash repairs what is missing.
 
-    def __init__(self, place: Place) -> None:
+    ``ports``: of services on the bridge's address, which guests may reach by TCP.
+    """
+
+    def __init__(self, place: Place, ports: Sequence[int] = ()) -> None:
         self.place = place
+        self.ports = tuple(ports)
         self._saved = place.state_dir / "network.json"
 
     @property
@@ -225,7 +226,7 @@ class Network:
                 _call(["ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0"])
             _call(["ip", "link", "set", bridge, "mtu", str(mtu), "up"])
             _call(["ip", "address", "replace", f"{plan.gateway}/{plan.subnet.prefixlen}", "dev", bridge])
-            _call(["nft", "-f", "-"], stdin=ruleset(self.place.table, bridge, plan))
+            _call(["nft", "-f", "-"], stdin=ruleset(self.place.table, bridge, plan, self.ports))
             if forwards_for_labs_alone(self.place.run_dir.parent):
                 routes = _output(["ip", "-j", "-4", "route", "show", "default"])
                 _call(["nft", "-f", "-"], stdin=forward_ruleset(*guarded_interfaces(routes)))
@@ -239,7 +240,8 @@ class Network:
     def close(self) -> None:
         """Cut guests off from all but the lab's services, connections that are open too; until the next ``up``."""
         with machine_lock(self.place.run_dir.parent):
-            _call(["nft", "-f", "-"], stdin=ruleset(self.place.table, self.place.bridge, self.plan, closed=True))
+            rules = ruleset(self.place.table, self.place.bridge, self.plan, self.ports, closed=True)
+            _call(["nft", "-f", "-"], stdin=rules)
 
     def down(self) -> None:
         """Remove bridge, rules, services and, once no guest is left, the run folder; the addresses stay saved."""
@@ -366,9 +368,6 @@ def _call(command: Sequence[str], stdin: str | None = None) -> None:
 
 
 __all__ = [
-    "GIT_PORT",
-    "MODEL_PORT",
-    "REGISTRY_PORT",
     "RUN",
     "Network",
     "NetworkError",

@@ -29,7 +29,7 @@ from paramiko.common import (
 from pvelab import pct
 from pvelab.control import ControlError
 from pvelab.hostfolders import PROGRAMS, HostFolders
-from pvelab.server import write_secret
+from pvelab.instance import write_secret
 
 NOT_FOUND = 127
 _STDIN_LIMIT = 64 << 20

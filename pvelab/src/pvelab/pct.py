@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import os
 import ssl
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pvelab.access import ROOT
 from pvelab.control import ControlError, Operation, send
+from pvelab.instance import default_folder
 
 if TYPE_CHECKING:
     from pvelab.cluster import Cluster
@@ -239,7 +239,7 @@ def _config(options: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pct", description="Manage the lab's containers as root on its node does.")
-    parser.add_argument("--lab", type=Path, default=Path(os.environ.get("HERMES_LAB_DIR", ".cache/lab")))
+    parser.add_argument("--lab", type=Path, default=default_folder())
     parser.add_argument("verb", choices=VERBS)
     parser.add_argument("vmid", nargs="?", default="")
     known, words = parser.parse_known_args(argv)

@@ -24,7 +24,7 @@ class LabError(Exception):
     """The lab can't do what was asked; the text says why and what to do."""
 
 
-RUN = Path("/run/hermes-lab")
+RUN = Path("/run/pvelab")
 """Short, without blanks, and empty after a reboot of the machine, as are the mounts and bridges it speaks of."""
 
 
@@ -49,7 +49,7 @@ class Place:
 
     @property
     def table(self) -> str:
-        return f"hermes_lab_{self.identity}"
+        return f"pvelab_{self.identity}"
 
     def lxc_path(self, node: str) -> Path:
         return self.run_dir / "guests" / node

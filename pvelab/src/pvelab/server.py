@@ -35,6 +35,7 @@ from pvelab.control import SOCKET, serve_control
 from pvelab.errors import ApiError, die
 from pvelab.faults import Faults, Rule
 from pvelab.faults import operations as fault_operations
+from pvelab.instance import TOKEN_FILE, write_secret
 from pvelab.pct import node_operations
 from pvelab.routing import Call, Method, not_implemented, prepare
 from pvelab.runtime import RuntimeFault
@@ -43,30 +44,10 @@ BASE = "/api2/json"
 _MAX_BODY = 1 << 20
 _LOGGER = logging.getLogger(__name__)
 
-# What the demo's token may do, and where (facts proxmox 14): one role per kind of path, nothing on "/".
-DEMO_USER = "pulumi@pve"
-DEMO_TOKEN = "lab"  # noqa: S105 - a token's name, not its secret
-DEMO_ROLES: dict[str, tuple[str, ...]] = {
-    "LabGuests": (
-        *("VM.Allocate", "VM.Audit", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.Memory", "VM.Config.Network"),
-        *("VM.Config.Options", "VM.PowerMgmt"),
-    ),
-    "LabVolumes": ("Datastore.AllocateSpace", "Datastore.Audit"),
-    "LabTemplates": ("Datastore.Audit",),
-    "LabBridge": ("SDN.Use",),
-}
-DEMO_ACL = (
-    ("/vms", "LabGuests"),
-    ("/storage/local-lvm", "LabVolumes"),
-    ("/storage/local", "LabTemplates"),
-    ("/sdn/zones/localnetwork/vmbr0", "LabBridge"),
-    ("/sdn/zones/intra/intra01", "LabBridge"),
-)
-
 
 @dataclass(frozen=True)
-class DemoAccess:
-    """The demo's credentials. ``token_file`` (mode 0600) holds ``USER@REALM!NAME=SECRET``."""
+class Credentials:
+    """The account's token. ``token_file`` (mode 0600) holds ``USER@REALM!NAME=SECRET``."""
 
     token_id: str
     secret: str
@@ -77,7 +58,7 @@ class DemoAccess:
         return f"{self.token_id}={self.secret}"
 
     def __repr__(self) -> str:
-        return f"DemoAccess({self.token_id!r})"
+        return f"Credentials({self.token_id!r})"
 
 
 class LabServer:
@@ -162,26 +143,38 @@ class LabServer:
     ) -> None:
         self.stop()
 
-    def seed_demo_access(self) -> DemoAccess:
-        """The demo's user and privilege-separated token with the rights of facts proxmox 14; safe to repeat."""
-        access = self.cluster.access
-        token_id = f"{DEMO_USER}!{DEMO_TOKEN}"
-        path = self.config.state_dir / "demo-token"
-        access.users.setdefault(DEMO_USER, User(comment="the demo's stacks"))
-        for role, privileges in DEMO_ROLES.items():
+    def seed_access(self) -> Credentials:
+        """The configuration's account: user, token and rights; safe to repeat, and the secret stays."""
+        access, account = self.cluster.access, self.config.account
+        path = self.config.state_dir / TOKEN_FILE
+        access.users.setdefault(account.user, User(comment=account.comment))
+        for role, privileges in account.roles.items():
             access.roles[role] = frozenset(privileges)
         wanted = [
             AclEntry(place, kind, ugid, role)
-            for place, role in DEMO_ACL
-            for kind, ugid in (("user", DEMO_USER), ("token", token_id))
+            for place, role in account.acl
+            for kind, ugid in (("user", account.user), ("token", account.token_id))
         ]
         access.acl += [entry for entry in wanted if entry not in access.acl]
         access.save()
         secret = path.read_text().strip().partition("=")[2] if path.exists() else ""
-        if not access.token_matches(DEMO_USER, DEMO_TOKEN, secret):
-            secret = access.add_token(DEMO_USER, DEMO_TOKEN, privsep=True, comment="the demo's stacks")
-            write_secret(path, f"{token_id}={secret}\n")
-        return DemoAccess(token_id, secret, path)
+        if not access.token_matches(account.user, account.token, secret):
+            secret = access.add_token(
+                account.user, account.token, privsep=True, comment=account.comment, secret=secret or None
+            )
+            write_secret(path, f"{account.token_id}={secret}\n")
+        return Credentials(account.token_id, secret, path)
+
+    def reset(self) -> Credentials:
+        """Be as a new lab at the same address, with the same certificate and the same token for the account."""
+        self.faults.clear()
+        self.cluster.reset()
+        self.faults.log_file.unlink(missing_ok=True)
+        return self.seed_access()
+
+    def _reset_order(self, _order: dict[str, Any]) -> dict[str, Any]:
+        self.reset()
+        return {}
 
     def _serve(self) -> None:
         try:
@@ -220,7 +213,7 @@ class LabServer:
     async def _open_control(self) -> asyncio.Server | None:
         if not self.config.control:
             return None
-        offered = {**fault_operations(self.faults), **node_operations(self.cluster)}
+        offered = {**fault_operations(self.faults), **node_operations(self.cluster), "reset": self._reset_order}
         return await serve_control(offered, self.config.state_dir)
 
     # --- one request ---
@@ -390,12 +383,3 @@ class AccessLog:
 
     def close(self) -> None:
         self._handle.close()
-
-
-def write_secret(path: Path, text: str) -> None:
-    """A file that only its owner can read, replaced at once."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(text)
-    temporary.replace(path)

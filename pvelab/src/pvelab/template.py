@@ -172,6 +172,11 @@ def sources_file(recipe: Recipe) -> str | None:
     )
 
 
+def volid_of(template: Template) -> str:
+    """How the API calls a template."""
+    return f"local:vztmpl/{template.archive.name}"
+
+
 def cached_template(cache: Path, debian: int) -> Template | None:
     """The template of a Debian for this host, where it was built already."""
     return _finished(cache / recipe_of_host(debian).digest())
@@ -235,9 +240,14 @@ def need_tools(what: str) -> None:
     missing = [tool for tool in ("mmdebstrap", "mkfs.ext4", "zstd", "lxc-usernsexec") if not shutil.which(tool)]
     if missing:
         raise TemplateError(
-            f"building {what} needs {', '.join(missing)}, which this machine lacks; "
-            "scripts/setup installs what lab/debian-packages.txt lists"
+            f"building {what} needs {', '.join(missing)}, which this machine lacks. On Debian or Ubuntu:\n"
+            f"  apt-get install --no-install-recommends {debian_packages()}"
         )
+
+
+def debian_packages() -> str:
+    """What a lab with containers needs on Debian or Ubuntu, as words for apt-get."""
+    return " ".join((Path(__file__).parent / "debian-packages.txt").read_text().split())
 
 
 def run_apart(module: str, building: Path, what: str, log: Log) -> None:

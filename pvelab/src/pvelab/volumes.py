@@ -338,6 +338,15 @@ class Volumes:
             if path.exists():
                 self._runtime.remove_volume(path)
 
+    def clear(self) -> None:
+        """Free every volume, backup and ISO image of every node; templates stay. RuntimeFault for one in use."""
+        for node in self._config.nodes:
+            for storage in self.storages(node):
+                directory = self.directory(node, storage)
+                for file in [file for file in directory.rglob("*") if file.is_file()]:
+                    if file.parent != self._config.template_dir(node, storage.name):
+                        self._runtime.remove_volume(file)
+
     # --- listing ---
 
     def list(self, node: str, storage: StorageConfig) -> Iterator[VolumeInfo]:
