@@ -47,8 +47,15 @@ OUTPUT_LIMIT = 64 << 20
 _CHUNK = 64 * 1024
 
 
+REPEAT = "Mend what is named here, then run again: the phase can be repeated."
+
+
 class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
     """A reason to stop, in words for the operator."""
+
+
+class CommandFailed(Refusal):
+    """A command that should not fail has: its own words are the reason, and there is no remedy but to mend that."""
 
 
 def execute(
@@ -165,7 +172,7 @@ def run(
     done = execute(*command, stdin=stdin, timeout_s=timeout_s, told_as=told_as)
     if check and done.returncode != 0:
         words = told(done.stderr.strip() or done.stdout)
-        raise Refusal(f"{told_as or _first(command)} failed with {done.returncode}: {words}")
+        raise CommandFailed(f"{told_as or _first(command)} failed with {done.returncode}: {words}")
     return done.stdout
 
 
@@ -261,11 +268,11 @@ def phase_main(work: Callable[[Path], dict[str, Any]]) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         outputs = work(job)
+    except (CommandFailed, OSError) as error:
+        print(f"error: {error}\n{REPEAT}", file=sys.stderr)
+        return 1
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {error}\nMend what is named here, then run again: the phase can be repeated.", file=sys.stderr)
         return 1
     (job / "result.json").write_text(json.dumps(outputs))
     return 0

