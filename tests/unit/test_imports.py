@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,14 +25,16 @@ ALLOWED: dict[str, set[str]] = {
         *("dotenv", "grpc", "pulumi", "pulumi_command", "pulumi_proxmoxve", "pydantic", "pydantic_core"),
         *("tenacity", "yaml"),
     },
-    "pvelab/src/pvelab": {"aiohttp", "cryptography", "paramiko", "trustme"},
+    # A distribution of its own: its pyproject.toml declares the same.
+    "pvelab/src/pvelab": {"aiohttp", "cryptography", "paramiko", "rich", "trustme"},
     "lab": {"pvelab", "aiohttp", "cryptography", "pip", "requests", "rich", "yaml"},
     # These two use the product and its lab together.
     "trial": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "pydantic", "yaml"},
     "scripts": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "rich", "yaml"},
 }
-# Programs that run elsewhere, with the Python of the agent or of a build: what that Python brings.
+# Programs that others start: what their Python brings, the agent's or pytest's.
 ELSEWHERE = {
+    "pvelab/src/pvelab/testing.py": {"pytest"},
     "trial/look.py": {"hermes_cli", "yaml"},
     "provisioning/guest/home.py": {"ruamel"},
 }
@@ -71,6 +75,12 @@ def test_each_folder_with_python_has_a_rule() -> None:
     assert len(files) > 100
     without = [str(file) for file in files if not any(file.is_relative_to(folder) for folder in ALLOWED)]
     assert without == ["__main__.py"]
+
+
+def test_the_simulator_declares_what_it_imports() -> None:
+    project = tomllib.loads((ROOT / "pvelab" / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=~!\[ ]", requirement)[0] for requirement in project["dependencies"]}
+    assert declared == ALLOWED["pvelab/src/pvelab"]
 
 
 def test_the_program_in_the_guest_needs_the_standard_library_only() -> None:
