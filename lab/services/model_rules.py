@@ -18,7 +18,9 @@ The rules look at the last user message, first match wins:
 anything else               ``You said: `` and the prompt
 ==========================  =====================================================
 
-After a tool has run, the answer repeats what the tool said.
+A tool that the request does not offer is reached through the agent's tool search where that is offered, in three calls:
+``tool_search``, ``tool_describe``, ``tool_call`` (Hermes 0.20 and newer keeps the tools of MCP servers there).
+After the last call the answer repeats what the tool said.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ Message = Mapping[str, Any]
 
 LONGEST_ECHO = 500
 """Characters of a prompt or tool result that an answer repeats at most."""
+SEARCH, DESCRIBE, CALL = "tool_search", "tool_describe", "tool_call"
+"""Hermes's own three, by which a model finds and calls the tools that are not offered to it (tools/tool_search.py)."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,44 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
     last_user = max((n for n, m in enumerate(messages) if m.get("role") == "user"), default=None)
     if last_user is None:
         return Reply("empty", "There is no user message.")
-    results = [m for m in messages[last_user + 1 :] if m.get("role") == "tool"]
+    results = [text_of(m) for m in messages[last_user + 1 :] if m.get("role") == "tool"]
+    reply = _ruled(text_of(messages[last_user]).strip(), messages)
+    steps = _steps(reply.call, tools) if reply.call is not None else ()
     if results:
-        result = text_of(results[-1])
-        failed = re.search(r'"success":\s*false|"error":\s*"', result)
-        start = "That failed. The tool said: " if failed else "Done. The tool said: "
-        return Reply("tool-result", start + result[:LONGEST_ECHO])
-    prompt = text_of(messages[last_user]).strip()
+        if len(results) < len(steps) and not _failed(results[-1]):
+            return Reply(reply.rule, call=steps[len(results)])
+        start = "That failed. The tool said: " if _failed(results[-1]) else "Done. The tool said: "
+        return Reply("tool-result", start + results[-1][:LONGEST_ECHO])
+    if reply.call is not None and not steps:
+        return Reply(reply.rule, f"I can't do that: the tool {reply.call.name} was not offered to me.")
+    return Reply(reply.rule, reply.text, steps[0] if steps else None)
+
+
+def _ruled(prompt: str, messages: Sequence[Message]) -> Reply:
+    """What the first rule that matches makes of the prompt, whatever tools are offered."""
     for name, pattern, answer in _RULES:
         if match := pattern.search(prompt):
             reply = answer(match, messages)
-            if reply.call is not None and reply.call.name not in tools:
-                return Reply(name, f"I can't do that: the tool {reply.call.name} was not offered to me.")
             return Reply(name, reply.text, reply.call)
     return Reply("echo", f"You said: {prompt[:LONGEST_ECHO]}")
+
+
+def _steps(call: ToolCall, tools: Sequence[str]) -> tuple[ToolCall, ...]:
+    """The calls that carry this one out, in their order; none where it can't be."""
+    if call.name in tools:
+        return (call,)
+    if not {SEARCH, DESCRIBE, CALL} <= set(tools):
+        return ()
+    return (
+        ToolCall(SEARCH, {"query": call.name.replace("_", " ")}),
+        ToolCall(DESCRIBE, {"name": call.name}),
+        ToolCall(CALL, {"name": call.name, "arguments": call.arguments}),
+    )
+
+
+def _failed(result: str) -> bool:
+    """Whether a tool says that it has failed; a search that found nothing has."""
+    return bool(re.search(r'"success":\s*false|"error":\s*"|"matches":\s*\[\]', result))
 
 
 def text_of(message: Message) -> str:

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.services.source import ensure_standin
 from provisioning.models import HOME
 from tests.e2e.phase_guest import Guest, Proxy, a_guest
 
 
 @pytest.fixture(scope="module")
 def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """With its volume where the module's MOUNT_PATH says, and installed from what its SOURCE makes."""
-    home, of = getattr(request.module, "MOUNT_PATH", HOME), getattr(request.module, "SOURCE", ensure_standin)
-    with a_guest(tmp_path_factory.mktemp("provisioning-lab"), home, of=of) as made:
+    """With its volume where the module's MOUNT_PATH says."""
+    home = getattr(request.module, "MOUNT_PATH", HOME)
+    with a_guest(tmp_path_factory.mktemp("provisioning-lab"), home) as made:
         yield made
 
 

@@ -85,7 +85,8 @@ class Docked:
 
     def verify(self, **more: Any) -> tuple[int, str, str]:
         """As Guest.verify; a failure also says what the engine has done to the container meanwhile."""
-        status, out, err = self.guest.verify(**{"container": True, "auth_required": True, **more})
+        usual = {"version": VERSION, "container": True, "dashboard": True, "auth_required": True}
+        status, out, err = self.guest.verify(**{**usual, **more})
         if status:
             err += self.guest.shell(
                 f"{ENGINE} ps --all; "

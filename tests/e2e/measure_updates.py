@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lab.services.source import ensure_source
-from provisioning import BaselineInputs, Dashboard, render_baseline
+from provisioning import BaselineInputs, render_baseline
 from tests.e2e.phase_guest import Guest, a_guest, made_of
 
 # What systemd and the services say, and which stage it ends.
@@ -35,7 +34,7 @@ def stages(journal: str) -> dict[str, float]:
 
 def switch(guest: Guest, directory: str, version: str) -> None:
     now = guest.shell("date +%s").strip()
-    outputs = guest.run(guest.configure(agent_directory=directory, dashboard=Dashboard(enabled=False)))
+    outputs = guest.run(guest.configure(agent_directory=directory))
     journal = guest.shell(f"journalctl --since @{now} --unit 'hermes-gateway' --output short-unix --no-pager")
     load = os.getloadavg()[0]
     told = ", ".join(f"{name} {seconds}" for name, seconds in stages(journal).items())
@@ -52,10 +51,10 @@ def two_builds(guest: Guest) -> tuple[tuple[str, str], tuple[str, str]]:
     found = []
     for release in releases:
         given = {"git_tag": release.tag, "git_commit": release.commit, "version": release.version}
-        directory = str(guest.run(guest.agent(source="git", **given))["directory"])
+        directory = str(guest.run(guest.agent(**given))["directory"])
         found.append((directory, release.version))
         if len(found) == 1:
-            guest.run(guest.configure(agent_directory=directory, dashboard=Dashboard(enabled=False)))
+            guest.run(guest.configure(agent_directory=directory))
     if len(found) == 1:
         found.append((made_of(guest.shell, found[0][0], "0.19.5", {}), "0.19.5"))
     return found[0], found[1]
@@ -65,7 +64,7 @@ def main() -> None:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 4
     with (
         tempfile.TemporaryDirectory(prefix="measure-updates-") as folder,
-        a_guest(Path(folder), of=ensure_source) as guest,
+        a_guest(Path(folder)) as guest,
     ):
         guest.run(render_baseline(BaselineInputs()))
         first, second = two_builds(guest)

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from lab.bench import Bench, a_bench
 from lab.services.releases import Release
-from lab.services.source import SOURCE_CACHE, Log, Source, ensure_standin
+from lab.services.source import SOURCE_CACHE, Source, ensure_source
 from provisioning import (
     AgentInputs,
     ApiServer,
@@ -55,6 +55,8 @@ class Guest(Bench):
 
     source: Source = field(kw_only=True)
     api: bool = False
+    dashboard: bool = True
+    """With `api`: what `configure` declared last, and `verify` looks for."""
 
     @property
     def repository_url(self) -> str:
@@ -66,7 +68,7 @@ class Guest(Bench):
 
     @property
     def release(self) -> Release:
-        """The release that is installed from git: the newest of the repository that is served."""
+        """The release that is installed: the newest of the repository that is served."""
         return self.source.newest
 
     def target(self) -> SshTarget:
@@ -88,7 +90,8 @@ class Guest(Bench):
 
     # -- the plans of the tests --------------------------------------------------------------------------------------
 
-    def agent(self, source: str = "pypi", **more: object) -> PhasePlan:
+    def agent(self, source: str = "git", **more: object) -> PhasePlan:
+        """From git: without the web interface, unless `web_ui` says that it is built."""
         uv = CHECKOUT / ".cache" / "uv" / "bin" / "uv"
         usual = {
             "source": source,
@@ -100,11 +103,15 @@ class Guest(Bench):
         return render_agent(AgentInputs.model_validate({**usual, **more}))
 
     def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None, **more: object) -> PhasePlan:
-        """With the API, by which a prompt takes a second instead of four; `verify` then uses it, too."""
+        """With the API, by which a prompt takes a second instead of four; `verify` then uses it, too.
+
+        Without the dashboard, whose interface a checkout does not have.
+        """
         endpoint = ModelEndpoint(base_url=self.model.base_url, name=model, api_key=SecretStr(MODEL_KEY))
-        usual = {"model": endpoint, "dashboard": dashboard or Dashboard(), "api_server": ApiServer(enabled=True)}
+        usual: dict[str, object] = {"model": endpoint, "dashboard": dashboard or Dashboard(enabled=False)}
+        usual["api_server"] = ApiServer(enabled=True)
         inputs = ConfigureInputs.model_validate({**usual, **more})
-        self.api = inputs.api_server.enabled
+        self.api, self.dashboard = inputs.api_server.enabled, inputs.dashboard.enabled
         return render_configure(inputs)
 
     def run(self, plan: PhasePlan) -> dict[str, object]:
@@ -112,7 +119,8 @@ class Guest(Bench):
 
     def verify(self, **more: object) -> tuple[int, str, str]:
         """Exit status, the result as JSON, and what was said; 1 and no result when something is not as declared."""
-        plan = render_verify(VerifyInputs.model_validate({"version": "0.19.0", "api_server": self.api, **more}))
+        usual = {"version": self.release.version, "api_server": self.api, "dashboard": self.dashboard}
+        plan = render_verify(VerifyInputs.model_validate({**usual, **more}))
         lines: list[str] = []
         try:
             result = run_phase(self.target(), plan, on_line=lines.append, timeout_s=240)
@@ -122,14 +130,12 @@ class Guest(Bench):
 
 
 @contextlib.contextmanager
-def a_guest(
-    state: Path, home: str = HOME, debian: int = DEBIAN, *, of: Callable[[Path, Log], Source] = ensure_standin
-) -> Iterator[Guest]:
+def a_guest(state: Path, home: str = HOME, debian: int = DEBIAN) -> Iterator[Guest]:
     """A lab in the folder `state`, its container running with the volume at `home`; ended with the block.
 
-    `of`: makes the repository that it installs from.
+    What is installed in it is of the lab's repository: upstream's where that is there, its stand-in elsewhere.
     """
-    source = of(SOURCE_CACHE, lambda _: None)
+    source = ensure_source(SOURCE_CACHE, lambda _: None)
     make = partial(Guest, source=source, debian=debian)
     with a_bench(make, state, home, model_key=MODEL_KEY, repository=source.repository) as guest:
         yield guest

@@ -91,7 +91,7 @@ def provider(guest: Guest, authority: trustme.CA, caddy_port: int) -> Iterator[P
 def dashboard(guest: Guest, provider: Provider, authority: trustme.CA, caddy_port: int) -> Dashboard:
     """The running agent, opened as the settings would open it for these proxies and this provider."""
     guest.run(render_baseline(BaselineInputs()))
-    guest.run(guest.agent())
+    guest.run(guest.agent(web_ui="build"))
     guest.shell(f"echo '{guest.plan.gateway} {LOGIN}' >>/etc/hosts")
     wanted = Dashboard(
         host="0.0.0.0",  # noqa: S104 - of a container in a lab
@@ -204,10 +204,13 @@ def installation(guest: Guest) -> str:
     )
 
 
-# hermes_cli/web_server.py, 0.19.0: the dashboard's buttons that would change the installation, and what they are told.
-BUTTONS = {
+# hermes_cli/web_server.py: the dashboard's buttons that would change the installation, and what they are told.
+UPDATE = {
     # It does try; whether there is anything newer is the index's business, and then it ends at a read-only file system.
-    "/api/hermes/update": ("hermes-update", "uv pip install --upgrade hermes-agent"),
+    "0.19.0": "uv pip install --upgrade hermes-agent",
+    "0.20.3": "Not a git repository",
+}
+BUTTONS = {
     "/api/gateway/restart": ("gateway-restart", "System gateway restart requires root"),
     "/api/gateway/stop": ("gateway-stop", "System gateway stop requires root"),
     "/api/gateway/start": ("gateway-start", "System gateway start requires root"),
@@ -223,7 +226,8 @@ def test_its_buttons_leave_the_installation_as_it_is(guest: Guest, caddy: Proxy)
     )
     visitor, before = Visitor(caddy), installation(guest)
     assert log_in(visitor).status == 200
-    for path, (action, words) in BUTTONS.items():
+    update = {"/api/hermes/update": ("hermes-update", UPDATE[guest.release.version])}
+    for path, (action, words) in (update | BUTTONS).items():
         assert visitor.ask(path, {}).status == 200
 
         @tenacity.retry(
@@ -301,12 +305,12 @@ def session_cookies(browser: webdriver.Chrome) -> list[str]:
     return [cookie["name"] for cookie in browser.get_cookies() if "hermes_session_at" in cookie["name"]]
 
 
-def sees_dashboard(browser: webdriver.Chrome) -> None:
+def sees_dashboard(browser: webdriver.Chrome, version: str) -> None:
     """The page that comes after the login, with all that it fetches: the version, and the gateway that runs."""
 
     def complete(found: webdriver.Chrome) -> bool:
         text = found.find_element(By.TAG_NAME, "body").text
-        return "v0.19.0" in text and "Gateway Status: Running" in text
+        return f"v{version}" in text and "Gateway Status: Running" in text
 
     waiting = WebDriverWait(browser, PATIENCE, ignored_exceptions=[StaleElementReferenceException])
     waiting.until(complete)
@@ -319,7 +323,9 @@ def take_picture(browser: webdriver.Chrome) -> None:
         browser.save_screenshot(path)
 
 
-def test_a_password_opens_the_dashboard_and_a_wrong_one_does_not(browser: webdriver.Chrome, caddy: Proxy) -> None:
+def test_a_password_opens_the_dashboard_and_a_wrong_one_does_not(
+    browser: webdriver.Chrome, caddy: Proxy, guest: Guest
+) -> None:
     browser.get(caddy.url)
     assert "/login" in browser.current_url
     fill_in(browser, username=USER, password="not the password")
@@ -328,16 +334,18 @@ def test_a_password_opens_the_dashboard_and_a_wrong_one_does_not(browser: webdri
 
     fill_in(browser, username=USER, password=PASSWORD)
     WebDriverWait(browser, PATIENCE).until(lambda found: "/login" not in found.current_url)
-    sees_dashboard(browser)
+    sees_dashboard(browser, guest.release.version)
     take_picture(browser)
 
 
-def test_a_provider_s_word_opens_the_dashboard(browser: webdriver.Chrome, caddy: Proxy, provider: Provider) -> None:
+def test_a_provider_s_word_opens_the_dashboard(
+    browser: webdriver.Chrome, caddy: Proxy, provider: Provider, guest: Guest
+) -> None:
     browser.get(caddy.url)
     wait_for(browser, "a.provider-btn").click()
     fill_in(browser, user="ada")
     WebDriverWait(browser, PATIENCE).until(lambda found: found.current_url.startswith(f"{caddy.url}/"))
-    sees_dashboard(browser)
+    sees_dashboard(browser, guest.release.version)
     who = browser.execute_async_script(
         "const done = arguments[0]; fetch('/api/auth/me').then(a => a.json()).then(done, e => done(String(e)))"
     )
@@ -375,7 +383,7 @@ def test_a_tunnel_leads_to_the_dashboard(guest: Guest, dashboard: Dashboard) -> 
                 found: dict[str, object] = json.load(answer)
                 return found
 
-        assert status()["version"] == "0.19.0"
+        assert status()["version"] == guest.release.version
         os.killpg(child.pid, signal.SIGINT)  # as a terminal's Ctrl-C
         assert child.wait(timeout=PATIENCE) in (255, -signal.SIGINT)
     finally:

@@ -49,9 +49,12 @@ TOOL = """\
 import os
 import tabulate  # one of agentExtraPythonPackages
 from pathlib import Path
-from mcp.server.fastmcp import FastMCP
+try:
+    from mcp.server.mcpserver import MCPServer  # of the library's 2.0, which the agent has from 0.20 on
+except ImportError:
+    from mcp.server.fastmcp import FastMCP as MCPServer
 Path(__file__).parents[1].joinpath("tool-word").write_text(os.environ.get("WORD", "nothing"))
-server = FastMCP("lab")
+server = MCPServer("lab")
 @server.tool()
 def lantern(text: str) -> str:
     "Say it backwards."
@@ -139,11 +142,20 @@ class Listening(LabModel):
             self.heard.append(await request.json())
         return answer
 
+    def turn(self) -> dict[str, Any]:
+        """The last request of a turn. From 0.20 on one without tools follows, which has the model name the session."""
+        return next(body for body in reversed(self.heard) if body.get("tools"))
+
     def last(self) -> tuple[str, set[str]]:
-        """System prompt and names of the tools, of the last request."""
-        body = self.heard[-1]
+        """System prompt and names of the tools, of the last turn; those that are to be searched for, too.
+
+        From 0.20 on the agent names an MCP server's tools in the description of its `tool_search`, a line each.
+        """
+        body = self.turn()
         system = "\n".join(str(m["content"]) for m in body["messages"] if m["role"] in ("system", "developer"))
-        return system, {tool["function"]["name"] for tool in body.get("tools") or ()}
+        tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or ()}
+        listed = re.findall(r"^- ([\w-]+)", tools.get("tool_search", {}).get("description", ""), re.MULTILINE)
+        return system, {*tools, *listed}
 
 
 @dataclass
@@ -272,6 +284,9 @@ def test_all_that_is_declared_reaches_the_running_agent(story: Story) -> None:
     called = 'call mcp__lab__lantern: {"text": "it burns"}'
     status, _, err = story.guest.verify(dashboard=False, api_server=True, prompt=called, expect="snrub ti")
     assert status == 0, err
+    calls = [call["function"]["name"] for m in story.first.turn()["messages"] for call in m.get("tool_calls") or ()]
+    searched = ["tool_search", "tool_describe", "tool_call"]
+    assert calls == (searched if "tool_search" in tools else ["mcp__lab__lantern"])
     assert story.guest.shell("cat /home/hermes/workspace/tool-word") == f"{WORD} plain"
 
 

@@ -17,7 +17,7 @@ import requests
 
 from lab.image import BASE_REPOSITORY, BASE_TAG
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
-from provisioning.guest.common import CONTAINER_UNIT, DASHBOARD, GATEWAY
+from provisioning.guest.common import CONTAINER_UNIT, GATEWAY
 from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.docked import BARE, BROKEN_TAG, INSIDE, NEXT_TAG, PASSWORD, Docked, a_docked, gateways, sessions
@@ -179,15 +179,17 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     before = sessions(guest, INSIDE)
     assert before
     assert gateways(guest) == 1
-    guest.run(guest.agent())
+    # The release of the image.
+    old = guest.source.previous or guest.source.newest
+    guest.run(guest.agent(git_tag=old.tag, git_commit=old.commit))
     assert gateways(guest) == 1
     # As after a run that was killed between the end of one mode and the start of the other: neither runs.
     guest.shell("systemctl stop hermes-container.service", 120)
     assert gateways(guest) == 0
-    assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
+    assert guest.run(guest.configure())["restarted"] == ["hermes-gateway.service"]
     assert "the cat is called Miez" in ask(guest.target(), "what do you remember?")
     assert guest.shell("docker ps --all --quiet") == ""
-    assert units(guest) == {DASHBOARD, GATEWAY}
+    assert units(guest) == {GATEWAY}
     assert gateways(guest) == 1
     between = sessions(guest, BARE)
     assert before <= between

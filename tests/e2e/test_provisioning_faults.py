@@ -16,7 +16,6 @@ import pytest
 
 from provisioning import (
     BaselineInputs,
-    Dashboard,
     PhaseFailed,
     PhasePlan,
     render_baseline,
@@ -35,7 +34,7 @@ pytestmark = needs_root
 def test_a_checkout_is_installed_as_its_makers_ship_it(guest: Guest) -> None:
     guest.run(render_baseline(BaselineInputs()))
     before = guest.shell("ls -A /home/hermes /usr/local/bin")
-    outputs = guest.run(guest.agent("git"))
+    outputs = guest.run(guest.agent())
     directory = f"/opt/hermes/{guest.agent_git_name}"
     assert outputs["directory"] == directory
     assert (outputs["version"], outputs["commit"]) == (guest.release.version, guest.release.commit)
@@ -49,8 +48,8 @@ def test_a_checkout_is_installed_as_its_makers_ship_it(guest: Guest) -> None:
     # Nothing of it went anywhere else: no home, no launcher, no scratch folder.
     assert guest.shell("ls -A /home/hermes /usr/local/bin") == before
     assert guest.shell("ls -Ad /var/tmp/hermes-build.* /root/.hermes /root/.local 2>/dev/null || true") == ""
-    guest.run(guest.configure(dashboard=Dashboard(enabled=False)))
-    status, _, err = guest.verify(version=guest.release.version, dashboard=False)
+    guest.run(guest.configure())
+    status, _, err = guest.verify()
     assert status == 0, err
 
 
@@ -58,7 +57,7 @@ def test_a_checkout_is_installed_as_its_makers_ship_it(guest: Guest) -> None:
 
 
 def test_an_ssh_server_that_restarts_interrupts_no_phase(guest: Guest) -> None:
-    plan, lines = guest.agent(), []
+    plan, lines = guest.agent(extras=("mcp",)), []
     started = guest.started(plan)
 
     def hear(line: str) -> None:
@@ -74,6 +73,7 @@ def test_an_ssh_server_that_restarts_interrupts_no_phase(guest: Guest) -> None:
     assert not result.picked_up
     assert guest.started(plan) == started + 1
     assert sum(line.startswith("agent: building") for line in lines) == 1, lines
+    guest.run(guest.agent())
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def test_a_build_that_is_killed_at_any_step_is_done_again(guest: Guest) -> None:
     # In the middle of a step, with whatever it has started.
     with contextlib.ExitStack() as stack:
         stack.enter_context(pytest.raises(PhaseFailed, match="ended by signal KILL"))
-        other = guest.agent("git", extras=("messaging",))
+        other = guest.agent(extras=("all",))
 
         def hear(line: str) -> None:
             if line.startswith("agent: installing the packages"):
@@ -204,7 +204,7 @@ def test_what_a_gateway_that_is_gone_has_left_stops_nobody(guest: Guest) -> None
     home = "/home/hermes/.hermes"
     # As by a container that was destroyed: no farewell, and the numbers belong to others now.
     guest.shell("systemctl kill --signal=KILL hermes-gateway.service; systemctl stop hermes-gateway.service")
-    other = guest.shell("systemctl show -p MainPID --value hermes-dashboard.service").strip()
+    other = guest.shell("systemctl show -p MainPID --value ssh.service").strip()
     record = json.dumps(
         {"pid": int(other), "kind": "hermes-gateway", "argv": ["hermes", "gateway", "run"], "start_time": 1}
     )

@@ -15,7 +15,6 @@ import pytest
 import tenacity
 from pydantic import SecretStr
 
-from lab.services.source import ensure_source
 from provisioning import BaselineInputs, ConfigureInputs, ModelEndpoint, PhaseFailed, render_baseline, render_configure
 from provisioning.phases import PhasePlan, systemd_quote
 from provisioning.ssh import connect
@@ -23,7 +22,6 @@ from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 
 pytestmark = needs_root
 
-SOURCE = ensure_source
 
 ACCOUNT = {"user": "agent", "group": "agents", "uid": 12345, "gid": 12346}
 MOUNT_PATH = "/srv/agent"  # of the guest of this module (conftest.py)
@@ -75,7 +73,7 @@ def others_files(guest: Guest) -> str:
 
 def test_an_agent_of_another_account_answers_and_no_port_is_open(guest: Guest) -> None:
     guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE})))
-    guest.run(guest.agent("git", user="agent"))
+    guest.run(guest.agent(user="agent"))
     before = listening(guest)
     # The user's own settings would open the API (facts hermes 3, issue 87856); what is declared wins.
     theirs = f"platforms: {{api_server: {{enabled: true, extra: {{key: {KEY}, port: 8642}}}}}}\n"

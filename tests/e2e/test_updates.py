@@ -17,13 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lab.services.source import ensure_source
 from provisioning import ApiServer, BaselineInputs, Dashboard, PhaseFailed, PhasePlan, render_baseline, run_phase
 from tests.e2e.phase_guest import Guest, backups_plan, made_of, needs_root, run_cut
 
 pytestmark = needs_root
 
-SOURCE = ensure_source
 HOME = "/home/hermes"
 BACKUPS = f"{HOME}/.hermes-stack/backups"
 THEIRS = """\

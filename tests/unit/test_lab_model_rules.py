@@ -81,6 +81,33 @@ def test_a_tool_that_was_not_offered_is_not_called() -> None:
     assert "memory" in reply.text
 
 
+FOUND = '{"query": "q", "total_available": 2, "matches": [{"name": "mcp__lab__lantern", "source": "mcp"}]}'
+BRIDGE = ("tool_search", "tool_describe", "tool_call", "terminal")
+
+
+def test_a_tool_that_is_searched_for_is_found_described_and_called() -> None:
+    """As the agent's own tools ask for it (tools/tool_search.py, 0.20.3: bridge_tool_schemas)."""
+    messages, calls = user('call mcp__lab__lantern: {"text": "it burns"}'), []
+    for said in (FOUND, '{"name": "mcp__lab__lantern", "parameters": {}}', "snrub ti"):
+        call = reply_to(messages, BRIDGE).call
+        assert call is not None
+        calls.append((call.name, call.arguments))
+        messages = [*messages, {"role": "assistant", "content": None}, {"role": "tool", "content": said}]
+    assert calls == [
+        ("tool_search", {"query": "mcp  lab  lantern"}),
+        ("tool_describe", {"name": "mcp__lab__lantern"}),
+        ("tool_call", {"name": "mcp__lab__lantern", "arguments": {"text": "it burns"}}),
+    ]
+    assert reply_to(messages, BRIDGE) == Reply("tool-result", "Done. The tool said: snrub ti")
+    assert reply_to(messages[:2], BRIDGE[1:]).call is None
+
+
+@pytest.mark.parametrize("said", ['{"total_available": 2, "matches": []}', '{"error": "it is not available"}'])
+def test_a_search_that_finds_nothing_is_the_end(said: str) -> None:
+    messages = [*user("call mcp__lab__lantern: {}"), {"role": "tool", "content": said}]
+    assert reply_to(messages, BRIDGE) == Reply("tool-result", f"That failed. The tool said: {said}")
+
+
 def test_after_the_tool_the_answer_tells_what_it_said() -> None:
     messages = [
         *user("remember: x"),
