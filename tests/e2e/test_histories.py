@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from container_bench import Bench, bench_in
 
 from proxmox.facts import GuestFacts
 from pvelab.runtime import GuestSpec, Mount, Setup
-from tests.e2e.test_lab_guests import Bench, bench_in
 from tests.lifecycle.proxmox_cuts import Lab
 from tests.lifecycle.test_proxmox_histories import History
 

@@ -133,7 +133,7 @@ def test_a_lab_comes_up_survives_a_crash_and_goes_without_a_trace(lab: Lab) -> N
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True, timeout=30).stdout
     assert place.table not in tables
     still_alone, settings_after = machine_settings()
-    # The last lab gives them back, and others may be up (tests/unit/test_lab_network.py).
+    # The last lab gives them back, and others may be up (pvelab/tests/test_network.py).
     assert settings_after == settings or not (alone and still_alone)
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:

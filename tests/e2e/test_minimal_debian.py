@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from container_bench import GIB, Bench, bench_in
 
 from pvelab.runtime import Completed, GuestSpec
-from tests.e2e.test_lab_guests import GIB, Bench, bench_in
 
 ROOT = Path(__file__).parents[2]
 CLONE = "/root/a clone"

@@ -25,7 +25,7 @@ from tests.attacks.attack import MODULES
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = [README, *DOCS]
+DOCUMENTS = [README, *DOCS, ROOT / "pvelab" / "README.md"]
 HOLE = "…"
 
 
@@ -265,7 +265,7 @@ def test_each_dependency_has_its_reason() -> None:
 # --- what is held -------------------------------------------------------------------------------
 
 SECURITY = ROOT / "docs" / "security.md"
-TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)::([a-z0-9_]+)`")
+TEST = re.compile(r"`((?:pvelab/)?tests/[a-z0-9_/]+\.py)::([a-z0-9_]+)`")
 
 
 def functions_of(path: Path) -> dict[str, ast.FunctionDef]:

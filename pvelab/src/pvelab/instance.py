@@ -26,9 +26,11 @@ def default_folder() -> Path:
     return _base("XDG_STATE_HOME", ".local/state") / "pvelab"
 
 
-def default_cache() -> Path:
-    """Where templates are kept, for all labs of the user."""
-    return _base("XDG_CACHE_HOME", ".cache") / "pvelab"
+def template_cache() -> Path:
+    """Where templates are kept for all labs: the folder that ``PVELAB_TEMPLATES`` names, or one in the user's cache."""
+    if named := os.environ.get("PVELAB_TEMPLATES"):
+        return Path(named).expanduser().absolute()
+    return _base("XDG_CACHE_HOME", ".cache") / "pvelab" / "templates"
 
 
 def _base(variable: str, below_home: str) -> Path:
@@ -76,7 +78,7 @@ class Lab:
     @property
     def template_cache(self) -> Path:
         """Where templates are built, once for all labs that share the folder."""
-        return default_cache() / "templates"
+        return template_cache()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -209,4 +211,4 @@ def write_secret(file: Path, text: str) -> None:
     temporary.replace(file)
 
 
-__all__ = ["Lab", "LabError", "Ready", "default_cache", "default_folder", "write_secret"]
+__all__ = ["Lab", "LabError", "Ready", "default_folder", "template_cache", "write_secret"]

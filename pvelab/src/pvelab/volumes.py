@@ -346,6 +346,9 @@ class Volumes:
                 for file in [file for file in directory.rglob("*") if file.is_file()]:
                     if file.parent != self._config.template_dir(node, storage.name):
                         self._runtime.remove_volume(file)
+                for folder in [folder for folder in directory.iterdir() if folder.is_dir()]:
+                    if folder.name != "template":
+                        shutil.rmtree(folder)
 
     # --- listing ---
 

@@ -13,123 +13,19 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from container_bench import DEADLINE, GIB, NODE, PORTS, Bench, bench_in, ip_of, silent, until
 
-from lab.instance import CACHE
-from lab.ports import MODEL_PORT, SERVICE_PORTS
-from lab.services.model import ModelEndpoint
 from pvelab.lxc import LxcRuntime
-from pvelab.network import NEEDED, SETTINGS, Network, Plan
+from pvelab.network import NEEDED, SETTINGS
 from pvelab.place import Place
-from pvelab.runtime import GuestSpec, Interface, Mount, RuntimeFault, Setup
-from pvelab.template import Template, ensure_template
+from pvelab.runtime import Mount, RuntimeFault, Setup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
-
-NODE = "pve"
-GIB = 1 << 30
-DEADLINE = 30.0
-
-
-def until(what: str, condition: Callable[[], bool], deadline: float = DEADLINE) -> None:
-    end = time.monotonic() + deadline
-    while not condition():
-        assert time.monotonic() < end, f"not after {deadline:.0f} s: {what}"
-        time.sleep(0.05)
-
-
-def silent(_: str) -> None:
-    pass
-
-
-@dataclass
-class Bench:
-    """A lab without its API: runtime, network, template, and the guests that a test made."""
-
-    place: Place
-    network: Network
-    plan: Plan
-    runtime: LxcRuntime
-    template: Template
-    key: Path
-    made: list[GuestSpec] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-
-    def volume(self, name: str, size: int = GIB // 16) -> Path:
-        image = self.place.state_dir / f"{name}.raw"
-        self.runtime.format_volume(image, size, root_owner=100000, log=silent)
-        return image
-
-    def spec(self, vmid: int, *mounts: Mount, ip: str | None = None, root_size: int = 2 * GIB) -> GuestSpec:
-        number = vmid % 100 + 20
-        address = ip or str(self.plan.fixed(number))
-        gateway = None if address == "dhcp" else str(self.plan.gateway)
-        interface = Interface("eth0", "vmbr0", f"BC:24:11:00:01:{number:02X}", address, gateway)
-        root = self.place.state_dir / f"vm-{vmid}-disk-0.raw"
-        spec = GuestSpec(
-            NODE, vmid, f"guest{vmid}", 512, 256, (Mount("rootfs", "/", root), *mounts), (interface,), nesting=True
-        )
-        if not root.exists():
-            self.runtime.format_volume(root, root_size, root_owner=100000, log=silent)
-        self.made.append(spec)
-        return spec
-
-    def create(self, vmid: int, *mounts: Mount, ip: str | None = None, setup: Setup | None = None) -> GuestSpec:
-        """A new guest, its volumes attached after it was unpacked, as the stacks do it."""
-        bare = self.spec(vmid, ip=ip)
-        keys = (self.key.with_suffix(".pub").read_text().strip(),)
-        self.runtime.unpack(bare, self.template.archive, setup or Setup(ssh_public_keys=keys), silent)
-        return replace(bare, mounts=(*bare.mounts, *mounts))
-
-    def sh(self, spec: GuestSpec, script: str) -> str:
-        done = self.runtime.execute(spec, ["sh", "-ec", script])
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode().strip()
-
-    def booted(self, spec: GuestSpec) -> None:
-        """Wait until the guest's services are up; none of them may have failed."""
-        state = ""
-
-        def settled() -> bool:
-            # Early on, systemd does not even answer.
-            nonlocal state
-            state = self.runtime.execute(spec, ["systemctl", "is-system-running", "--wait"]).stdout.decode().strip()
-            return state in {"running", "degraded"}
-
-        until("booted", settled)
-        assert state == "running", self.runtime.execute(spec, ["systemctl", "--failed"]).stdout.decode()
-
-    def remove(self, spec: GuestSpec) -> None:
-        self.runtime.kill(spec)
-        root = spec.mounts[0].image
-        assert root is not None
-        self.runtime.remove_volume(root)
-
-
-def ip_of(spec: GuestSpec) -> str:
-    return str(spec.interfaces[0].ip).split("/")[0]
-
-
-@contextmanager
-def bench_in(state_dir: Path) -> Iterator[Bench]:
-    template = ensure_template(CACHE / "lab-template", silent)
-    state_dir.mkdir(parents=True)
-    place = Place.of(state_dir)
-    network = Network(place, SERVICE_PORTS)
-    key = state_dir / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    runtime = LxcRuntime(place, network)
-    try:
-        yield Bench(place, network, network.up(), runtime, template, key)
-    finally:
-        runtime.end_all(timeout=5.0)
-        network.down()
 
 
 @pytest.fixture(scope="module")
@@ -244,12 +140,12 @@ def test_dhcp_gives_an_address_and_names_resolve(bench: Bench) -> None:
 
 
 def test_data_on_a_volume_outlives_its_guest(bench: Bench) -> None:
-    volume = Mount("mp0", "/home/hermes", bench.volume("vm-999-disk-1"))
+    volume = Mount("mp0", "/home/user", bench.volume("vm-999-disk-1"))
     spec = bench.create(105, volume)
     bench.runtime.start(spec, silent)
-    bench.sh(spec, "install -d -o 10000 -g 10000 /home/hermes/.hermes; echo kept > /home/hermes/.hermes/note")
+    bench.sh(spec, "install -d -o 10000 -g 10000 /home/user/.state; echo kept > /home/user/.state/note")
     # Ids are shifted as on Proxmox: 10000 in the guest is 110000 on the node.
-    on_host = bench.place.guest_dir(NODE, 105) / "mp0" / ".hermes"
+    on_host = bench.place.guest_dir(NODE, 105) / "mp0" / ".state"
     assert on_host.stat().st_uid == 110000
     assert bench.runtime.shutdown(spec, 20)
     before = digest(bench.place.state_dir / "vm-999-disk-1.raw")
@@ -257,7 +153,7 @@ def test_data_on_a_volume_outlives_its_guest(bench: Bench) -> None:
     assert digest(bench.place.state_dir / "vm-999-disk-1.raw") == before
     again = bench.create(105, volume)
     bench.runtime.start(again, silent)
-    assert bench.sh(again, "cat /home/hermes/.hermes/note; stat -c %u /home/hermes/.hermes") == "kept\n10000"
+    assert bench.sh(again, "cat /home/user/.state/note; stat -c %u /home/user/.state") == "kept\n10000"
 
 
 def test_a_copy_beside_a_writing_guest_is_whole(bench: Bench) -> None:
@@ -384,22 +280,21 @@ def test_guests_reach_the_labs_services_and_nothing_else_of_the_host(bench: Benc
     spec = bench.create(112)
     bench.runtime.start(spec, silent)
     bench.booted(spec)
-    model = ModelEndpoint(str(bench.plan.gateway), MODEL_PORT, "key", bench.place.state_dir / "model.jsonl")
-    model.start()
-    try:
-        with socket.create_server(("0.0.0.0", 0)) as private:  # noqa: S104 - open to all, so that the rules alone decide
-            port = private.getsockname()[1]
-            private.settimeout(DEADLINE)
-            probe = "timeout 5 bash -c '</dev/tcp/%s/%d' 2>/dev/null && echo open || echo shut"
-            assert bench.sh(spec, probe % (bench.plan.gateway, MODEL_PORT)) == "open"
-            assert bench.sh(spec, probe % (bench.plan.gateway, port)) == "shut"
-            # The same port is open to the host itself, and its caller is the first to arrive.
-            with socket.create_connection((str(bench.plan.gateway), port), timeout=5):
-                accepted, caller = private.accept()
-                accepted.close()
-            assert caller[0] == str(bench.plan.gateway)
-    finally:
-        model.stop()
+    gateway, service = str(bench.plan.gateway), PORTS[0]
+    with (
+        socket.create_server((gateway, service)),
+        socket.create_server(("0.0.0.0", 0)) as private,  # noqa: S104 - open to all, so that the rules alone decide
+    ):
+        port = private.getsockname()[1]
+        private.settimeout(DEADLINE)
+        probe = "timeout 5 bash -c '</dev/tcp/%s/%d' 2>/dev/null && echo open || echo shut"
+        assert bench.sh(spec, probe % (gateway, service)) == "open"
+        assert bench.sh(spec, probe % (gateway, port)) == "shut"
+        # The same port is open to the host itself, and its caller is the first to arrive.
+        with socket.create_connection((gateway, port), timeout=5):
+            accepted, caller = private.accept()
+            accepted.close()
+        assert caller[0] == gateway
 
 
 def test_memory_is_limited(bench: Bench) -> None:

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 import requests
+from lab_harness import TEMPLATE, Lab
 
 from pvelab.control import ControlError
 from pvelab.faults import FaultControl, Faults, Rule
-from tests.api.lab_harness import TEMPLATE, Lab
 
 CONFIG = "/nodes/pve/lxc/105/config"
 

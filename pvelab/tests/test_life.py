@@ -13,13 +13,13 @@ from urllib.parse import quote as urlquote
 
 import pytest
 import requests
+from lab_harness import TEMPLATE, Lab
 from proxmoxer import ProxmoxAPI, ResourceException
 
 from pvelab.cluster import Broadcast
 from pvelab.config import LabConfig
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
-from tests.api.lab_harness import TEMPLATE, Lab
 
 
 def quote(upid: str) -> str:
@@ -39,7 +39,7 @@ def test_a_whole_life_is_quick(lab: Lab) -> None:
             "/nodes/pve/lxc",
             {"vmid": 105, "ostemplate": TEMPLATE, "rootfs": "local-lvm:20", "features": "nesting=1"},
         )
-        lab.do("PUT", "/nodes/pve/lxc/105/config", {"mp0": "local-lvm:vm-999-disk-1,mp=/home/hermes,backup=0"})
+        lab.do("PUT", "/nodes/pve/lxc/105/config", {"mp0": "local-lvm:vm-999-disk-1,mp=/home/user,backup=0"})
         lab.do("POST", "/nodes/pve/lxc/105/status/start")
         lab.do("POST", "/nodes/pve/lxc/105/status/shutdown", {"timeout": 5, "forceStop": 1})
         lab.do("PUT", "/nodes/pve/lxc/105/config", {"delete": "mp0"})

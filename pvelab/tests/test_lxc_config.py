@@ -32,7 +32,7 @@ DHCP = Interface("eth0", "vmbr0", "BC:24:11:00:00:01", "dhcp")
 
 
 def spec(**changes: object) -> GuestSpec:
-    base = GuestSpec("pve", 105, "hermes", 1024, 512, (ROOT,), (FIXED,), cores=2)
+    base = GuestSpec("pve", 105, "guest1", 1024, 512, (ROOT,), (FIXED,), cores=2)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -166,10 +166,10 @@ def test_interfaces_static_dhcp_and_none() -> None:
 
 
 def test_a_name_resolves_to_the_fixed_address_or_to_loopback() -> None:
-    assert "10.64.5.105 hermes\n" in hosts_file(spec())
-    assert "127.0.1.1 hermes\n" in hosts_file(spec(interfaces=(DHCP,)))
-    assert "10.64.5.105 hermes.lan hermes\n" in hosts_file(spec(searchdomain="lan"))
-    assert "10.64.5.105 hermes.home.arpa hermes\n" in hosts_file(spec(hostname="hermes.home.arpa"))
+    assert "10.64.5.105 guest1\n" in hosts_file(spec())
+    assert "127.0.1.1 guest1\n" in hosts_file(spec(interfaces=(DHCP,)))
+    assert "10.64.5.105 guest1.lan guest1\n" in hosts_file(spec(searchdomain="lan"))
+    assert "10.64.5.105 guest1.home.arpa guest1\n" in hosts_file(spec(hostname="guest1.home.arpa"))
 
 
 def test_resolvers_are_the_configs_else_the_nodes() -> None:

@@ -19,9 +19,8 @@ import pytest
 import requests
 from fakepve import FakePve, settle  # type: ignore[import-untyped]
 from fakepve.certs import make_cert  # type: ignore[import-untyped]
-
-from tests.api.lab_harness import GIB, GUESTS, TEMPLATE
-from tests.api.test_contract import CASES
+from lab_harness import GIB, GUESTS, TEMPLATE
+from test_contract import CASES
 
 # Reason -> cases. "facts" is facts/proxmox.md; the lab follows it.
 DIFFERENCES: dict[str, tuple[str, ...]] = {

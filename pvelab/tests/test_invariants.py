@@ -14,10 +14,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lab_harness import TEMPLATE, Lab
 
 from pvelab import guestfile
 from pvelab.guestfile import is_unused, mount_points
-from tests.api.lab_harness import TEMPLATE, Lab
 
 GUESTS = (105, 106, 999)
 SLOTS = ("mp0", "mp1", "mp2")

@@ -1,6 +1,6 @@
 """The contract: cases as data, each naming the section of the facts it comes from.
 
-A case (``tests/api/cases/*.yaml``)::
+A case (``cases/*.yaml``)::
 
     id: destroy-protected            # unique
     facts: "5"                       # section of facts/proxmox.md
@@ -31,8 +31,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 import yaml
-
-from tests.api.lab_harness import GIB, TEMPLATE, Lab
+from lab_harness import GIB, TEMPLATE, Lab
 
 # The one in C reads the cases ten times as fast; it is not in every build of the library.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

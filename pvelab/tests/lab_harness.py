@@ -43,7 +43,7 @@ GUESTS: dict[int, dict[str, str]] = {
         "arch": "amd64",
         "cores": "2",
         "features": "nesting=1",
-        "hostname": "hermes",
+        "hostname": "guest1",
         "memory": "2048",
         "net0": "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:3A:5F:01,ip=10.9.0.5/24,type=veth",
         "ostype": "debian",

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab_harness import Lab
 
 from pvelab import pct
 from pvelab.control import ControlError, send
 from pvelab.runtime import Completed
-from tests.api.lab_harness import Lab
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_list_and_config(lab: Lab, run: Runner) -> None:
     lab.guest(105, {"lock": "backup", "lxc.apparmor.profile": "unconfined"})
     assert run("list").splitlines() == [
         "VMID       Status     Lock         Name                ",
-        "105        stopped    backup       hermes              ",
+        "105        stopped    backup       guest1              ",
     ]
     lines = run("config", "105").splitlines()
     assert "rootfs: local-lvm:vm-105-disk-0,size=20G" in lines

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import requests
+from lab_harness import TEMPLATE, Lab
 
 from pvelab.config import LabConfig, storages_for
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
-from tests.api.lab_harness import TEMPLATE, Lab
 
 NODES = ("pve", "pve2")
 

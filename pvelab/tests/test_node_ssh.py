@@ -11,10 +11,10 @@ import paramiko
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from lab_harness import Lab
 
 from pvelab.nodeshell import NodeShell
 from pvelab.runtime import Completed
-from tests.api.lab_harness import Lab
 
 
 def new_key() -> paramiko.Ed25519Key:
@@ -105,7 +105,7 @@ def test_only_root_with_a_known_key(shell: NodeShell, key: paramiko.Ed25519Key) 
     with pytest.raises(paramiko.AuthenticationException):
         connect(shell, new_key())
     with pytest.raises(paramiko.AuthenticationException):
-        connect(shell, key, "hermes")
+        connect(shell, key, "guest1")
 
 
 def test_the_node_keeps_its_key(lab: Lab, tmp_path: Path) -> None:
