@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pulumi_command as command
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 
 from components.access import Access
-from components.declaration import AuxiliaryModel
-from components.docker import DockerSettings, docker_inputs, docker_warnings, in_docker
 from components.explanation import changed
+from components.host_settings import host_mounts_of
 from components.phase import Phase, PhaseName
-from components.service import warnings_of as service_warnings
-from components.settings import DOCKER, AgentSettings, CattleSettings, certificates_of
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.models import (
@@ -24,12 +22,15 @@ from provisioning.models import (
     ApiServer,
     BaselineInputs,
     ConfigureInputs,
+    ContainerInputs,
     Dashboard,
+    DockerInputs,
     ModelEndpoint,
     NodeFolder,
     OidcClient,
     Service,
     VerifyInputs,
+    Volume,
 )
 from provisioning.phases import (
     NOT_OF_THE_BUILD,
@@ -40,6 +41,8 @@ from provisioning.phases import (
     render_configure,
 )
 from provisioning.ssh import private_key_text
+from settings.agent import BareMetalAgent, DockerAgent
+from settings.stack import AgentStack
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
 
@@ -67,186 +70,167 @@ NEW_BUILD = "/opt/hermes/new-build"
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 
 
-def baseline_inputs(cattle: CattleSettings, agent: AgentSettings) -> BaselineInputs:
+def baseline_inputs(stack: AgentStack) -> BaselineInputs:
+    agent = stack.agent
     # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
-    edits = agent.mode == DOCKER and bool(agent.fallback_models or ever_read_from_home() & agent.declared_config.keys())
+    edits = isinstance(agent, DockerAgent) and bool(
+        agent.declared.fallback_models or ever_read_from_home() & agent.declared.config.keys()
+    )
     editor = ("python3-ruamel.yaml",) if edits else ()
-    return BaselineInputs(**account(cattle, agent), extra_packages=(*agent.extra_packages, *editor))
+    return BaselineInputs(**account(stack), extra_packages=(*agent.service.extra_packages, *editor))
 
 
-def account(cattle: CattleSettings, agent: AgentSettings) -> dict[str, Any]:
+def account(stack: AgentStack) -> dict[str, Any]:
     """Who the agent is in the cattle, and where its data lies: the same for baseline and configure."""
+    service = stack.agent.service
     return {
-        "home": cattle.mount_path,
-        "home_on_root": cattle.home_on_root,
-        "user": agent.user,
-        "group": agent.group,
-        "uid": agent.uid,
-        "gid": agent.gid,
-        "state_directory": agent.state_directory or None,
-        "working_directory": agent.working_directory or None,
+        "home": stack.home,
+        "home_on_root": stack.cattle.home_on_root,
+        "user": service.user,
+        "group": service.group,
+        "uid": service.uid,
+        "gid": service.gid,
+        "state_directory": service.state_directory or None,
+        "working_directory": service.working_directory or None,
     }
 
 
-def agent_inputs(agent: AgentSettings) -> AgentInputs:
+def build_of(agent: BareMetalAgent | DockerAgent) -> tuple[PhaseName, BaseModel]:
+    """What the agent phase makes, and the name of its kind."""
+    if isinstance(agent, DockerAgent):
+        return PhaseName.DOCKER, DockerInputs(
+            backend=agent.container.backend,
+            image=agent.container.image,
+            version=agent.version,
+            insecure_registries=tuple(agent.container.insecure_registries),
+            registry_ca=agent.model.authorities or None,
+        )
+    return PhaseName.AGENT, agent_inputs(agent)
+
+
+def agent_inputs(agent: BareMetalAgent) -> AgentInputs:
     return AgentInputs(
-        source=agent.source,
+        source=agent.install.source,
         version=agent.version,
-        git_url=agent.repository,
-        git_tag=agent.tag,
-        git_commit=agent.commit,
+        git_url=agent.install.repository,
+        git_tag=agent.install.tag,
+        git_commit=agent.install.commit,
         web_ui="build" if agent.builds_web_ui else "prebuilt",
-        python_mirror=agent.python_mirror,
-        extra_python_packages=tuple(agent.extra_python_packages),
-        user=agent.user,
+        python_mirror=agent.install.python_mirror,
+        extra_python_packages=tuple(agent.service.extra_python_packages),
+        user=agent.service.user,
         uv_binary=str(_UV) if _UV.exists() else None,
     )
 
 
-def configure_inputs(
-    cattle: CattleSettings, agent: AgentSettings, installed: Mapping[str, Any] | None = None, *, stack: str = "cattle"
-) -> ConfigureInputs:
+def configure_inputs(stack: AgentStack, installed: Mapping[str, Any] | None = None) -> ConfigureInputs:
     """``installed``: what the agent phase reports; None before it has run."""
     found = installed or {}
-
-    def filled(secret: SecretStr) -> SecretStr | None:
-        return secret if secret.get_secret_value() else None
-
+    agent, declared, dashboard = stack.agent, stack.agent.declared, stack.agent.dashboard
+    container = None
+    if isinstance(agent, DockerAgent):
+        container = ContainerInputs(
+            backend=agent.container.backend,
+            image=agent.container.image,
+            volumes=tuple(Volume(**asdict(mount)) for mount in stack.bind_mounts),
+            options=agent.container.extra_options,
+            published_ip=agent.container.published_ip,
+        )
+    managed = declared.managed
     return ConfigureInputs(
-        **account(cattle, agent),
-        writable=tuple(mount.path for mount in cattle.lent if not mount.read_only),
-        stack=stack,
-        service=Service(args=tuple(agent.extra_args), restart=agent.restart, restart_seconds=agent.restart_seconds),
-        ca_certificates=certificates_of(agent.ca_file) if agent.ca_file else "",
-        # In Docker mode it is the image, which the guest knows.
-        agent_directory=None if agent.mode == DOCKER else found.get("directory"),
-        unfinished_update=found.get("unfinished_update"),
-        backups_kept=agent.backups_kept,
-        model=ModelEndpoint(
-            provider=agent.model_provider,
-            base_url=agent.model_url or None,
-            name=agent.model,
-            api_key=filled(agent.model_key),
+        **account(stack),
+        container=container,
+        writable=stack.writable,
+        stack=stack.name,
+        service=Service(
+            args=tuple(agent.service.extra_args),
+            restart=agent.service.restart,
+            restart_seconds=agent.service.restart_seconds,
         ),
-        settings=agent.declared_config,
-        providers={name: _given(provider) for name, provider in agent.providers.items()},
-        fallback_models=tuple(_given(model) for model in agent.fallback_models),
-        auxiliary_models={name: _auxiliary(model) for name, model in agent.auxiliary_models.items()},
-        mcp_servers={name: _given(server) for name, server in agent.mcp_servers.items()},
-        environment={**agent.environment, **agent.messenger_environment},
-        secret_environment={**agent.all_secrets, **agent.messenger_secrets},
-        documents=agent.documents,
-        auth_file=filled(agent.auth_file),
-        auth_file_overwrite=agent.auth_file_overwrite,
-        api_server=ApiServer(enabled=agent.api, host=agent.api_host, port=agent.api_port, key=filled(agent.api_key)),
+        ca_certificates=agent.model.authorities,
+        # In Docker mode it is the image, which the guest knows.
+        agent_directory=None if container else found.get("directory"),
+        unfinished_update=found.get("unfinished_update"),
+        backups_kept=agent.service.backups_kept,
+        model=ModelEndpoint(
+            provider=agent.model.provider,
+            base_url=agent.model.url or None,
+            name=agent.model.name,
+            api_key=agent.model.key or None,
+        ),
+        settings=declared.config,
+        providers=managed.get("providers", {}),
+        fallback_models=tuple(managed.get("fallback_providers", ())),
+        auxiliary_models=managed.get("auxiliary", {}),
+        mcp_servers=managed.get("mcp_servers", {}),
+        environment=agent.environment,
+        secret_environment=agent.secret_environment,
+        documents=declared.documents,
+        auth_file=declared.auth_file or None,
+        auth_file_overwrite=declared.auth_file_overwrite,
+        api_server=ApiServer(
+            enabled=agent.api.enabled, host=agent.api.host, port=agent.api.port, key=agent.api.key or None
+        ),
         dashboard=Dashboard(
-            enabled=agent.dashboard,
-            host=agent.dashboard_host,
-            port=agent.dashboard_port,
-            username=agent.dashboard_user,
-            password=filled(agent.dashboard_password),
-            password_hash=filled(agent.dashboard_password_hash),
+            enabled=dashboard.enabled,
+            host=agent.dashboard_listens_on,
+            port=dashboard.port,
+            username=dashboard.user,
+            password=dashboard.password or None,
+            password_hash=dashboard.password_hash or None,
             oidc=OidcClient(
-                issuer=agent.dashboard_oidc_issuer,
-                client_id=agent.dashboard_oidc_client_id,
-                client_secret=filled(agent.dashboard_oidc_client_secret),
-                scopes=agent.dashboard_oidc_scopes,
+                issuer=dashboard.oidc_issuer,
+                client_id=dashboard.oidc_client_id,
+                client_secret=dashboard.oidc_client_secret or None,
+                scopes=dashboard.oidc_scopes,
             )
-            if agent.dashboard_oidc_issuer
+            if dashboard.oidc_issuer
             else None,
-            public_url=agent.dashboard_public_url,
-            trusted_proxies=tuple(agent.dashboard_trusted_proxies),
+            public_url=dashboard.public_url,
+            trusted_proxies=tuple(dashboard.trusted_proxies),
         ),
     )
 
 
-def _given(model: BaseModel) -> dict[str, Any]:
-    """What the operator has written, and no default: those are the agent's."""
-    return model.model_dump(exclude_none=True)
-
-
-def _auxiliary(model: AuxiliaryModel) -> dict[str, Any]:
-    """`auxiliary` knows no key_env, only a key that may be a reference (facts hermes 1, "config.yaml keys")."""
-    given = _given(model)
-    if name := given.pop("key_env", None):
-        given["api_key"] = f"${{{name}}}"
-    return given
-
-
-def warnings_of(agent: AgentSettings, configure: ConfigureInputs) -> list[str]:
+def warnings_of(stack: AgentStack) -> list[str]:
     """What is allowed and may not be meant: said in every preview."""
+    configure = configure_inputs(stack)
     lost = overridden(configure.settings, pinned_config(configure))
-    source = "agentSettings" if agent.settings else "agentConfigFile"
-    found = agent.warnings()
-    if configure.model.api_key is not None and not configure.model.provider.startswith("custom"):
-        # hermes_cli/runtime_provider.py: the key in `model` goes to the address in `model`, with provider custom only.
-        found.append(
-            f"agentModelKey is not sent to {configure.model.provider}: it takes its key from a variable of its own, "
-            "OPENROUTER_API_KEY for one, which agentSecretEnvironment can hold"
-        )
-    if agent.source == "pypi" and agent.mode != DOCKER:
-        found.append(
-            "agentSource is pypi: upstream gave that up, it ends at 0.19.0. The package has no bundled skills, and "
-            "what it depends on is whatever the index has, without hashes. git installs what upstream ships"
-        )
+    source = stack.agent.declared.config_key
     return [
-        *found,
+        *stack.agent.warnings(),
         *(f"{source}.{key} has no effect: an option of its own sets it" for key in lost),
     ]
 
 
-def verify_inputs(
-    cattle: CattleSettings, agent: AgentSettings, configure: ConfigureInputs, configuration: str = ""
-) -> VerifyInputs:
-    mounts = cattle.mounts_for(agent.uid)
-    folders = tuple(NodeFolder(path=mount.path, owner=mount.owner, read_only=mount.read_only) for mount in mounts)
-    return probe_of(configure).model_copy(
-        update={"configuration": configuration, "version": agent.version, "folders": folders}
+def verify_inputs(stack: AgentStack, configuration: str = "") -> VerifyInputs:
+    folders = tuple(
+        NodeFolder(path=mount.path, owner=mount.owner, read_only=mount.read_only) for mount in host_mounts_of(stack)
+    )
+    return probe_of(configure_inputs(stack)).model_copy(
+        update={"configuration": configuration, "version": stack.agent.version, "folders": folders}
     )
 
 
-def wanted_configure(
-    cattle: CattleSettings,
-    agent: AgentSettings,
-    docker: DockerSettings | None,
-    installed: Mapping[str, Any] | None,
-    *,
-    stack: str,
-) -> ConfigureInputs:
-    """``installed``: what the agent phase reports; None before it has run."""
-    inputs = configure_inputs(cattle, agent, installed, stack=stack)
-    return inputs if docker is None else in_docker(inputs, docker, cattle.lent)
-
-
-def foreseen(
-    cattle: CattleSettings,
-    agent: AgentSettings,
-    docker: DockerSettings | None,
-    installed: Mapping[str, Any],
-    *,
-    stack: str,
-) -> dict[str, tuple[PhaseName, BaseModel]]:
+def foreseen(stack: AgentStack, installed: Mapping[str, Any]) -> dict[str, tuple[PhaseName, BaseModel]]:
     """Each phase's inputs as far as they are known before any has run, by the end of its resource's name.
 
     ``installed``: the agent phase's outputs in the state. Where it is going to build, NEW_BUILD stands for the folder.
     """
     results: Mapping[str, Any] = installed.get("results") or {}
-    given = agent_inputs(agent)
+    name, build = build_of(stack.agent)
     if (
-        docker is None
-        and set(changed(installed.get("declared") or {}, render_agent(given).declared)) - NOT_OF_THE_BUILD
+        isinstance(build, AgentInputs)
+        and set(changed(installed.get("declared") or {}, render_agent(build).declared)) - NOT_OF_THE_BUILD
     ):
         results = {"directory": NEW_BUILD}
-    configure = wanted_configure(cattle, agent, docker, results, stack=stack)
-    build: tuple[PhaseName, BaseModel] = (PhaseName.AGENT, given)
-    if docker is not None:
-        build = PhaseName.DOCKER, docker_inputs(agent, docker, configure.ca_certificates)
+    configure = configure_inputs(stack, results)
     digest = render_configure(configure).digest
     return {
-        "baseline": (PhaseName.BASELINE, baseline_inputs(cattle, agent)),
-        "agent": build,
+        "baseline": (PhaseName.BASELINE, baseline_inputs(stack)),
+        "agent": (name, build),
         "configure": (PhaseName.CONFIGURE, configure),
-        "verify": (PhaseName.VERIFY, verify_inputs(cattle, agent, configure, configuration=digest)),
+        "verify": (PhaseName.VERIFY, verify_inputs(stack, configuration=digest)),
     }
 
 
@@ -262,13 +246,9 @@ class HermesAgent(pulumi.ComponentResource):
         self,
         name: str,
         *,
-        stack: str,
-        cattle: CattleSettings,
-        agent: AgentSettings,
-        docker: DockerSettings | None,
+        stack: AgentStack,
         guest: pulumi.Input[str],
         access: Access,
-        private_key_file: Path,
         replace_with: list[pulumi.Resource],
         before: Mapping[str, Mapping[str, Any]] | None = None,
         opts: pulumi.ResourceOptions | None = None,
@@ -276,12 +256,8 @@ class HermesAgent(pulumi.ComponentResource):
         """``before``: the phases' outputs in the state, by the resource's name."""
         super().__init__("hermes-homelab:components:HermesAgent", name, {}, opts)
 
-        def wanted(installed: Mapping[str, Any] | None) -> ConfigureInputs:
-            return wanted_configure(cattle, agent, docker, installed, stack=stack)
-
         known = before or {}
-        inputs = foreseen(cattle, agent, docker, known.get(f"{name}-agent") or {}, stack=stack)
-        wish = wanted(None)
+        inputs = foreseen(stack, known.get(f"{name}-agent") or {})
 
         def phase(which: str, *after: pulumi.Resource, given: pulumi.Output[BaseModel] | None = None) -> Phase:
             renders, known_inputs = inputs[which]
@@ -293,28 +269,30 @@ class HermesAgent(pulumi.ComponentResource):
                 host=access.address,
                 host_key=access.host_key,
                 hardware_address=access.incarnation,
-                private_key_file=str(private_key_file),
+                private_key_file=stack.ssh_private_key_file,
                 before=known.get(f"{name}-{which}"),
                 foreseen=known_inputs,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[access, *after], replace_with=replace_with),
             )
 
-        for text in (*service_warnings(agent), *warnings_of(agent, wish), *(docker_warnings(agent) if docker else ())):
+        for text in warnings_of(stack):
             pulumi.log.warn(text, self)
         baseline = phase("baseline")
         install = phase("agent", baseline)
-        configure = phase("configure", install, given=install.results.apply(wanted))
+        configure = phase(
+            "configure", install, given=install.results.apply(lambda found: configure_inputs(stack, found))
+        )
         configure.results.apply(self._warn_of_unknown)
         verify = phase(
             "verify",
             configure,
-            given=configure.digest.apply(lambda digest: verify_inputs(cattle, agent, wish, configuration=digest)),
+            given=configure.digest.apply(lambda digest: verify_inputs(stack, configuration=digest)),
         )
         login = self._login(
             name,
-            asks=STATE_OF_SERVICE if docker is None else STATE_OF_CONTAINER,
+            asks=STATE_OF_CONTAINER if isinstance(stack.agent, DockerAgent) else STATE_OF_SERVICE,
             access=access,
-            private_key_file=private_key_file,
+            private_key_file=stack.ssh_private_key_file,
             verified=verify,
             replace_with=replace_with,
         )
@@ -343,7 +321,7 @@ class HermesAgent(pulumi.ComponentResource):
         *,
         asks: str,
         access: Access,
-        private_key_file: Path,
+        private_key_file: str,
         verified: Phase,
         replace_with: list[pulumi.Resource],
     ) -> command.remote.Command:
@@ -358,7 +336,7 @@ class HermesAgent(pulumi.ComponentResource):
             connection=command.remote.ConnectionArgs(
                 host=access.address,
                 user="root",
-                private_key=pulumi.Output.secret(private_key_text(str(private_key_file))),
+                private_key=pulumi.Output.secret(private_key_text(private_key_file)),
                 host_key=access.host_key,
                 dial_error_limit=LOGIN_ATTEMPTS,
                 per_dial_timeout=10,

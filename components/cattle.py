@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -16,11 +15,13 @@ from components.agent import HermesAgent
 from components.attachment import VolumeAttachment
 from components.claim import Claim
 from components.container import ContainerWish, Network, container, proxmox_provider
-from components.docker import DockerSettings
 from components.host_mounts import HostMounts, HostMountsProof
+from components.host_settings import host_mounts_of, node_ssh_of
 from components.power import Power
-from components.service import is_loopback
-from components.settings import AgentSettings, CattleSettings, Settings
+from settings.agent import AgentSettings, DockerAgent
+from settings.agent.dashboard import EVERYWHERE
+from settings.kinds import bracketed
+from settings.stack import AgentStack, CattleStack
 
 PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest itself can be thrown away."
 PURPOSE_ON_ROOT = "Runs Hermes Agent. Its data is on its own root file system, and goes with this guest."
@@ -38,9 +39,7 @@ class Cattle(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        settings: Settings,
-        cattle: CattleSettings,
-        agent: AgentSettings | None,
+        stack: CattleStack,
         *,
         owner: int | None,
         volume: dict[str, Any] | None,
@@ -50,7 +49,8 @@ class Cattle(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
-        connection = settings.connection
+        connection, cattle = stack.connection, stack.cattle
+        node_ssh, mounts = node_ssh_of(stack), host_mounts_of(stack)
         claim = Claim(f"{name}-claim", vmid=cattle.vmid, opts=pulumi.ResourceOptions(parent=self))
         guest = container(
             f"{name}-container",
@@ -59,7 +59,7 @@ class Cattle(pulumi.ComponentResource):
                 node=connection.node,
                 hostname=cattle.hostname,
                 purpose=PURPOSE_ON_ROOT if cattle.home_on_root else PURPOSE,
-                template=settings.template,
+                template=stack.template,
                 storage=cattle.storage,
                 cores=cattle.cores,
                 memory=cattle.memory,
@@ -69,10 +69,10 @@ class Cattle(pulumi.ComponentResource):
                 start_on_boot=cattle.start_on_boot,
                 nesting=True,
                 network=Network(
-                    bridge=cattle.bridge,
-                    address=cattle.address,
-                    gateway=cattle.gateway or None,
-                    nameserver=cattle.nameserver or None,
+                    bridge=cattle.network.bridge,
+                    address=cattle.network.address,
+                    gateway=cattle.network.gateway or None,
+                    nameserver=cattle.network.nameserver or None,
                 ),
                 ssh_public_keys=ssh_public_keys,
             ),
@@ -83,7 +83,7 @@ class Cattle(pulumi.ComponentResource):
             also_ignore=["features"],
             opts=pulumi.ResourceOptions(parent=self, provider=proxmox_provider(connection, dict(os.environ))),
         )
-        host = self._host_mounts(name, settings=settings, cattle=cattle, guest=guest, claim=claim, folders=folders)
+        host = self._host_mounts(name, stack=stack, guest=guest, claim=claim, folders=folders)
         # No `replace_with`: the engine deletes what has it in any order, and the guest has to stop before its host
         # mounts go. Whose `guest` is about to be another one is deleted in the order of dependencies.
         opts = pulumi.ResourceOptions(parent=self, depends_on=[host] if host else None, delete_before_replace=True)
@@ -115,15 +115,15 @@ class Cattle(pulumi.ComponentResource):
             )
             attached = started.seconds
         ready: list[pulumi.Resource] = [started]
-        if host is not None and settings.node_ssh is not None and cattle.host_mounts:
+        if host is not None and node_ssh is not None and mounts:
             proof = HostMountsProof(
                 f"{name}-host-mounts-proof",
                 guest=guest.id,
                 vmid=cattle.vmid,
                 node=connection.node,
-                mounts=settings.host_mounts,
+                mounts=mounts,
                 folders=folders,
-                ssh=settings.node_ssh,
+                ssh=node_ssh,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[started, host], replace_with=[guest]),
             )
             ready.append(proof)
@@ -132,47 +132,37 @@ class Cattle(pulumi.ComponentResource):
             "node": connection.node,
             "hostname": cattle.hostname,
             "volume": started.volid if isinstance(started, VolumeAttachment) else "",
-            "agentMode": "none" if agent is None else agent.mode,
+            "agentMode": stack.mode,
             "seconds": {"attach": attached},
         }
         if cattle.host_mounts:
             self.exports["hostMounts"] = {mount.path: mount.source for mount in cattle.host_mounts}
-        if agent is not None:
-            self.exports |= self._agent(
-                name,
-                settings=settings,
-                cattle=cattle,
-                agent=agent,
-                guest=guest,
-                ready=ready,
-                attached=attached,
-                phases=phases,
-            )
+        if isinstance(stack, AgentStack):
+            self.exports |= self._agent(name, stack=stack, guest=guest, ready=ready, attached=attached, phases=phases)
         self.register_outputs(self.exports)
 
     def _host_mounts(
         self,
         name: str,
         *,
-        settings: Settings,
-        cattle: CattleSettings,
+        stack: CattleStack,
         guest: proxmoxve.ContainerLegacy,
         claim: Claim,
         folders: Sequence[str],
     ) -> HostMounts | None:
         """What root has to set, before the first start; None when there is nothing of it."""
-        if not cattle.host_mounts and not settings.keyctl:
+        if not stack.cattle.host_mounts and not stack.keyctl:
             return None
         return HostMounts(
             f"{name}-host-mounts",
             guest=guest.id,
             claim=claim.claim,
-            vmid=cattle.vmid,
-            node=settings.connection.node,
-            mounts=settings.host_mounts,
-            keyctl=settings.keyctl,
+            vmid=stack.cattle.vmid,
+            node=stack.connection.node,
+            mounts=host_mounts_of(stack),
+            keyctl=stack.keyctl,
             folders=folders,
-            ssh=settings.node_ssh,
+            ssh=node_ssh_of(stack),
             opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
 
@@ -180,9 +170,7 @@ class Cattle(pulumi.ComponentResource):
         self,
         name: str,
         *,
-        settings: Settings,
-        cattle: CattleSettings,
-        agent: AgentSettings,
+        stack: AgentStack,
         guest: proxmoxve.ContainerLegacy,
         ready: list[pulumi.Resource],
         attached: pulumi.Input[float],
@@ -192,39 +180,35 @@ class Cattle(pulumi.ComponentResource):
         access = Access(
             f"{name}-ssh",
             guest=guest.id,
-            vmid=cattle.vmid,
-            node=settings.connection.node,
-            static_address=cattle.static_ip,
-            private_key_file=str(settings.ssh_private_key_file),
+            vmid=stack.cattle.vmid,
+            node=stack.connection.node,
+            static_address=stack.cattle.network.static_ip,
+            private_key_file=stack.ssh_private_key_file,
             # A new network card is a new container, and brings a new host key.
             incarnation=guest.network_interfaces.apply(_card_address),
-            declared_key=cattle.ssh_host_key or None,
+            declared_key=stack.cattle.ssh_host_key or None,
             opts=pulumi.ResourceOptions(parent=self, depends_on=ready, replace_with=[guest]),
         )
         hermes = HermesAgent(
             f"{name}-agent",
-            stack=settings.stack,
-            cattle=cattle,
-            agent=agent,
-            docker=settings.docker,
+            stack=stack,
             guest=guest.id,
             access=access,
-            private_key_file=settings.ssh_private_key_file,
             replace_with=[guest],
             before=phases,
             opts=pulumi.ResourceOptions(parent=self),
         )
         return {
             "address": access.address,
-            "sshKeyFile": str(settings.ssh_private_key_file),
+            "sshKeyFile": stack.ssh_private_key_file,
             "hardwareAddress": access.incarnation,
             "sshHostKey": access.host_key,
             "sshHostKeyFingerprint": access.fingerprint,
-            "ssh": access.address.apply(lambda host: _ssh_command(settings.ssh_private_key_file, host)),
-            "dashboard": _dashboard_url(agent, settings.docker, access.address),
-            "api": _api_url(agent, settings.docker, access.address),
+            "ssh": access.address.apply(lambda host: _ssh_command(stack.ssh_private_key_file, host)),
+            "dashboard": access.address.apply(lambda host: dashboard_url(stack.agent, host)),
+            "api": access.address.apply(lambda host: api_url(stack.agent, host)),
             "agentVersion": hermes.version,
-            **({"agentIdentity": hermes.identity} if settings.docker is not None else {}),
+            **({"agentIdentity": hermes.identity} if isinstance(stack.agent, DockerAgent) else {}),
             "agentState": hermes.state.apply(str.strip),
             "backup": hermes.backup,
             "seconds": {"attach": attached, "ssh": access.seconds, **hermes.seconds},
@@ -236,27 +220,24 @@ def _card_address(cards: Sequence[Any] | None) -> str:
     return str(cards[0]["mac_address"]) if cards else ""
 
 
-def _ssh_command(key: Path, host: str) -> str:
-    return f"ssh -i {shlex.quote(str(key))} root@{host}"
+def _ssh_command(key: str, host: str) -> str:
+    return f"ssh -i {shlex.quote(key)} root@{host}"
 
 
-def _dashboard_url(
-    agent: AgentSettings, docker: DockerSettings | None, address: pulumi.Output[str]
-) -> pulumi.Output[str]:
-    """As browsers reach it; from within the guest where it listens on loopback; empty where there is none."""
-    if not agent.dashboard:
-        return pulumi.Output.from_input("")
-    if agent.dashboard_public_url:
-        return pulumi.Output.from_input(agent.dashboard_public_url)
-    if agent.dashboard_is_local if docker is None else docker.is_local:
-        return pulumi.Output.from_input(f"http://127.0.0.1:{agent.dashboard_port}")
-    return address.apply(lambda host: f"http://{host}:{agent.dashboard_port}")
+def dashboard_url(agent: AgentSettings, address: str) -> str:
+    """As browsers reach it; from within the guest where it listens on loopback; empty where there is none.
+
+    ``address``: the cattle's.
+    """
+    if not agent.dashboard.enabled:
+        return ""
+    return agent.dashboard.public_url or _url(agent.dashboard_reached_at, agent.dashboard.port, address)
 
 
-def _api_url(agent: AgentSettings, docker: DockerSettings | None, address: pulumi.Output[str]) -> pulumi.Output[str]:
+def api_url(agent: AgentSettings, address: str) -> str:
     """The base URL of the agent's API, from where it can be reached as with the dashboard; empty without one."""
-    if not agent.api and docker is None:
-        return pulumi.Output.from_input("")
-    if is_loopback(agent.api_host):
-        return pulumi.Output.from_input(f"http://127.0.0.1:{agent.api_port}/v1")
-    return address.apply(lambda host: f"http://{host}:{agent.api_port}/v1")
+    return f"{_url(agent.api_reached_at, agent.api.port, address)}/v1" if agent.serves_api else ""
+
+
+def _url(host: str, port: int, address: str) -> str:
+    return f"http://{bracketed(address if host in EVERYWHERE else host)}:{port}"

@@ -12,8 +12,8 @@ from components.container import ContainerWish, container, proxmox_provider
 from components.guard import Guard
 from components.power import Power
 from components.removal import VolumeRemoval
-from components.settings import PetSettings, Settings
 from components.volume import Volume
+from settings.stack import PetStack
 
 WHY_GUARDED = "the volumes of the cattle belong to this guest"
 PURPOSE = "Owns the volumes of the cattle. Do not destroy: the volumes would go with it."
@@ -29,11 +29,9 @@ class PetStorage(pulumi.ComponentResource):
     node: str
     volumes: dict[str, dict[str, Any]]
 
-    def __init__(
-        self, name: str, settings: Settings, pet: PetSettings, opts: pulumi.ResourceOptions | None = None
-    ) -> None:
+    def __init__(self, name: str, stack: PetStack, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("hermes-homelab:components:PetStorage", name, {}, opts)
-        connection = settings.connection
+        connection, pet = stack.connection, stack.pet
         provider = proxmox_provider(connection, dict(os.environ))
         # From the first run on: the engine goes by the flags that are in the state already (pulumi#13428).
         kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
@@ -45,7 +43,7 @@ class PetStorage(pulumi.ComponentResource):
                 node=connection.node,
                 hostname=pet.hostname,
                 purpose=PURPOSE,
-                template=settings.template,
+                template=stack.template,
                 storage=pet.storage,
                 cores=pet.cores,
                 memory=pet.memory,

@@ -11,9 +11,9 @@ import pulumi
 import yaml
 from pulumi.runtime.config import CONFIG, is_config_secret
 
-from components.settings import SECRET_KEYS, CattleSettings, PetSettings, Settings, load
 from components.state import read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
+from settings.stack import SECRETS, SETTINGS, CattleStack, PetStack, Stack, read_stack
 
 PROJECT_FILE = Path(__file__).resolve().parents[1] / "Pulumi.yaml"
 
@@ -23,29 +23,22 @@ def run() -> dict[str, pulumi.Input[Any]]:
 
     Raises errors written for people before anything is declared: Faults of settings and surroundings.
     """
-    settings = read_settings()
-    if settings.pet is not None:
-        return _pet(settings, settings.pet)
-    if settings.cattle is not None:
-        return _cattle(settings, settings.cattle)
-    raise ValueError(f"a stack is pet or cattle, not {settings.role}")
+    stack = read_settings()
+    return _pet(stack) if isinstance(stack, PetStack) else _cattle(stack)
 
 
-def read_settings() -> Settings:
+def read_settings() -> PetStack | CattleStack:
     """The settings of the stack that the engine runs."""
-    known = frozenset(yaml.safe_load(PROJECT_FILE.read_text())["config"])
     project = pulumi.get_project()
     config = pulumi.Config()
     stack = pulumi.get_stack()
     given = {key.removeprefix(f"{project}:") for key in CONFIG.get() if key.startswith(f"{project}:")}
-    values = {key: config.get(key) for key in known | given}
     secret = frozenset(key for key in given if is_config_secret(f"{project}:{key}"))
-    return load(
-        stack=stack,
-        config={key: value for key, value in values.items() if value is not None},
+    return read_stack(
+        stack,
+        {key: config.get(key) for key in SETTINGS.keys() | given},
+        os.environ,
         in_clear=frozenset(given - secret) | parts_in_clear(_stack_file(stack), project),
-        environment=os.environ,
-        known=known,
         with_secrets=secret,
     )
 
@@ -57,7 +50,7 @@ def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
     """
     config = (yaml.safe_load(stack_file) or {}).get("config") or {}
     found: set[str] = set()
-    for key in SECRET_KEYS:
+    for key in SECRETS:
         value = config.get(f"{project}:{key}")
         if isinstance(value, dict) and value.keys() != {"secure"}:
             found |= {
@@ -72,21 +65,19 @@ def _stack_file(stack: str) -> str:
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
-def _pet(settings: Settings, wish: PetSettings) -> dict[str, pulumi.Input[Any]]:
+def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
     from components.surroundings import deletion_faults, pet_check, pet_faults, pet_place_faults  # noqa: PLC0415
 
     state = read_own_state()
     # Before all else: what is said of another guest would only confuse.
-    _refuse(settings, pet_place_faults(settings, wish, state))
-    _refuse(
-        settings, [*deletion_faults(settings, wish, state), *pet_faults(settings, pet_check(settings, wish, state))]
-    )
-    pet = PetStorage("pet", settings, wish)
+    _refuse(stack, pet_place_faults(stack, state))
+    _refuse(stack, [*deletion_faults(stack, state), *pet_faults(stack, pet_check(stack, state))])
+    pet = PetStorage("pet", stack)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
-def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[Any]]:
+def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
     from components.surroundings import (  # noqa: PLC0415
         cattle_check,
@@ -98,44 +89,36 @@ def _cattle(settings: Settings, wish: CattleSettings) -> dict[str, pulumi.Input[
     )
 
     owner, volume = None, None
-    if wish.volume:
-        pet = pet_outputs(settings)
-        owner, volume = int(pet["vmid"]), _volume_of(pet, settings, wish)
+    if stack.cattle.volume:
+        pet = pet_outputs(stack)
+        owner, volume = int(pet["vmid"]), _volume_of(pet, stack)
     state = read_own_state()
-    keys, key_faults = public_keys(settings, state)
-    check = cattle_check(settings, wish, state, owner=owner, volid=volume["volid"] if volume else None, keys=keys)
-    _refuse(settings, number_faults("cattleVmid", wish.vmid, state))
-    faults, folders = cattle_faults(settings, check)
-    _refuse(settings, [*key_faults, *home_faults(settings, wish, keys, state), *faults])
-    for warning in warnings_of(check, wish, state):
+    keys, key_faults = public_keys(stack, state)
+    check = cattle_check(stack, state, owner=owner, volid=volume["volid"] if volume else None, keys=keys)
+    _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
+    faults, folders = cattle_faults(stack, check)
+    _refuse(stack, [*key_faults, *home_faults(stack, keys, state), *faults])
+    for warning in warnings_of(check, stack.cattle, state):
         pulumi.log.warn(warning)
     cattle = Cattle(
-        "cattle",
-        settings,
-        wish,
-        settings.agent,
-        owner=owner,
-        volume=volume,
-        ssh_public_keys=keys,
-        folders=folders,
-        phases=state.phases,
+        "cattle", stack, owner=owner, volume=volume, ssh_public_keys=keys, folders=folders, phases=state.phases
     )
     return cattle.exports
 
 
-def _refuse(settings: Settings, faults: list[Fault]) -> None:
+def _refuse(stack: Stack, faults: list[Fault]) -> None:
     if faults:
-        raise Faults(faults, what=f"Stack {settings.stack} can't be brought up on {settings.connection.endpoint}")
+        raise Faults(faults, what=f"Stack {stack.name} can't be brought up on {stack.connection.endpoint}")
 
 
-def pet_outputs(settings: Settings) -> Mapping[str, Any]:
+def pet_outputs(stack: CattleStack) -> Mapping[str, Any]:
     """The outputs of the pet stack, known before anything is declared.
 
     Read, and not declared as a StackReference: each run refreshes what is in the state first, so a reference to a pet
     that was renamed or removed would end every command in the engine's words, ``destroy`` included.
     Raises Faults when the stack, or an output of it, is not there.
     """
-    name = settings.pet_stack
+    name = stack.cattle.pet_stack
     try:
         outputs = read_outputs(name)
     except Exception as error:
@@ -147,7 +130,7 @@ def pet_outputs(settings: Settings) -> Mapping[str, Any]:
                 f"pulumi up --stack {name}; or, where the pet's stack was renamed, set petStack to the new name "
                 "(pulumi stack ls lists them): nothing else changes by it",
             )
-            raise Faults([gone], what=f"Stack {settings.stack} needs a pet") from None
+            raise Faults([gone], what=f"Stack {stack.name} needs a pet") from None
         if "passphrase" in str(error):
             same = Fault(
                 "petStack",
@@ -155,17 +138,18 @@ def pet_outputs(settings: Settings) -> Mapping[str, Any]:
                 "both stacks must share one passphrase or secrets provider (pulumi#5151)",
                 f"pulumi stack change-secrets-provider passphrase --stack {name}",
             )
-            raise Faults([same], what=f"Stack {settings.stack} can't read the outputs of its pet") from None
+            raise Faults([same], what=f"Stack {stack.name} can't read the outputs of its pet") from None
         raise
     if not {"vmid", "node", "volumes"} <= set(outputs):
         rule = "the pet's stack has no outputs: it was never up, was destroyed, or is no pet"
         first = Fault("petStack", name, rule, f"pulumi up --stack {name}, or name the stack of the pet")
-        raise Faults([first], what=f"Stack {settings.stack} needs a pet")
+        raise Faults([first], what=f"Stack {stack.name} needs a pet")
     return outputs
 
 
-def _volume_of(pet: Mapping[str, Any], settings: Settings, cattle: CattleSettings) -> dict[str, Any]:
+def _volume_of(pet: Mapping[str, Any], stack: CattleStack) -> dict[str, Any]:
     volumes: dict[str, dict[str, Any]] = pet["volumes"]
+    cattle = stack.cattle
     faults = []
     if cattle.volume not in volumes:
         listed = ", ".join(sorted(volumes)) or "none"
@@ -173,18 +157,18 @@ def _volume_of(pet: Mapping[str, Any], settings: Settings, cattle: CattleSetting
             Fault(
                 "cattleVolume",
                 cattle.volume,
-                f"must be a volume of stack {settings.pet_stack}, which has: {listed}",
-                f"correct cattleVolume, or add it to petVolumes and: pulumi up --stack {settings.pet_stack}",
+                f"must be a volume of stack {stack.cattle.pet_stack}, which has: {listed}",
+                f"correct cattleVolume, or add it to petVolumes and: pulumi up --stack {stack.cattle.pet_stack}",
             )
         )
-    if pet["node"] != settings.connection.node:
+    if pet["node"] != stack.connection.node:
         faults.append(
             Fault(
                 "node",
-                settings.connection.node,
+                stack.connection.node,
                 f"the pet and its volumes are on node {pet['node']}; a local volume can't be used from another node",
                 f"set node to {pet['node']} for this stack",
             )
         )
-    _refuse(settings, faults)
+    _refuse(stack, faults)
     return volumes[cattle.volume]

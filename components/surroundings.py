@@ -10,8 +10,8 @@ from typing import Any
 
 from components.attachment import SLOT
 from components.host_mounts import RESERVED, recorded_of
+from components.host_settings import host_mounts_of, node_ssh_of
 from components.node_shell import node_shell
-from components.settings import CattleSettings, PetSettings, Settings, VolumeSettings
 from components.state import OwnState
 from provisioning.errors import PrivateKeyError
 from provisioning.ssh import HostKey, public_half
@@ -24,17 +24,21 @@ from proxmox.mountpoint import normal_path
 from proxmox.operations import preview_removal
 from proxmox.planning import AttachWish, VolumeWish
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
+from settings.cattle import CattleSettings
+from settings.pet import VolumeSettings
+from settings.stack import CattleStack, PetStack
 
 
-def pet_check(settings: Settings, pet: PetSettings, state: OwnState) -> PetCheck:
+def pet_check(stack: PetStack, state: OwnState) -> PetCheck:
     """What the pet wants of a Proxmox."""
+    pet = stack.pet
     return PetCheck(
         guest=GuestCheck(
             vmid=pet.vmid,
-            node=settings.connection.node,
+            node=stack.connection.node,
             root_storage=pet.storage,
             root_gb=pet.disk,
-            template=settings.template,
+            template=stack.template,
             claim=state.claim,
             ours=known_without_claim(state, pet.vmid),
             role="pet",
@@ -52,8 +56,7 @@ def known_without_claim(state: OwnState, vmid: int) -> bool:
 
 
 def cattle_check(
-    settings: Settings,
-    cattle: CattleSettings,
+    stack: CattleStack,
     state: OwnState,
     *,
     owner: int | None,
@@ -61,19 +64,19 @@ def cattle_check(
     keys: Sequence[str] = (),
 ) -> CattleCheck:
     """What the cattle wants of a Proxmox. ``owner`` and ``volid`` None: no volume; ``keys``: as of `public_keys`."""
-    node = settings.connection.node
+    node, cattle = stack.connection.node, stack.cattle
     return CattleCheck(
         guest=GuestCheck(
             vmid=cattle.vmid,
             node=node,
             root_storage=cattle.storage,
             root_gb=cattle.disk,
-            template=settings.template,
-            bridge=cattle.bridge,
-            address=None if cattle.static_ip is None else cattle.address,
+            template=stack.template,
+            bridge=cattle.network.bridge,
+            address=None if cattle.network.static_ip is None else cattle.network.address,
             claim=state.claim,
             ours=known_without_claim(state, cattle.vmid),
-            remade=bool(remaking(settings, cattle, keys, state)),
+            remade=bool(remaking(stack, keys, state)),
         ),
         attach=None
         if owner is None or volid is None
@@ -87,21 +90,21 @@ def cattle_check(
             options={},
             takeover=cattle.take_over == volid,
         ),
-        host=host_wish(settings, cattle, state),
-        root_access=settings.node_ssh is not None,
+        host=host_wish(stack, state),
+        root_access=bool(stack.node_ssh.host_key),
         home=cattle.home_folder,
     )
 
 
-def host_wish(settings: Settings, cattle: CattleSettings, state: OwnState) -> HostWish | None:
+def host_wish(stack: CattleStack, state: OwnState) -> HostWish | None:
     """What the cattle wants of root on the node; None when nothing."""
-    if not cattle.host_mounts and not settings.keyctl:
+    if not stack.cattle.host_mounts and not stack.keyctl:
         return None
     return HostWish(
-        vmid=cattle.vmid,
-        node=settings.connection.node,
-        mounts=settings.host_mounts,
-        keyctl=settings.keyctl,
+        vmid=stack.cattle.vmid,
+        node=stack.connection.node,
+        mounts=host_mounts_of(stack),
+        keyctl=stack.keyctl,
         recorded=recorded_of({"placed": state.placed}),
         reserved=RESERVED,
     )
@@ -128,13 +131,14 @@ def _told(state: OwnState, *path: str) -> Any:
     return value
 
 
-def pet_place_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:
+def pet_place_faults(stack: PetStack, state: OwnState) -> list[Fault]:
     """What would make the pet anew: the engine refuses that, too, and advises to take the protection away."""
     node, storage = _told(state, "nodeName"), _told(state, "disk", "datastoreId")
+    pet = stack.pet
     faults = number_faults("petVmid", pet.vmid, state)
-    if node and node != settings.connection.node:
+    if node and node != stack.connection.node:
         rule = f"the pet is on node {node}, with its volumes: on another one it would be an empty pet"
-        faults.append(Fault("node", settings.connection.node, rule, f"set it back to {node}"))
+        faults.append(Fault("node", stack.connection.node, rule, f"set it back to {node}"))
     if storage and storage != pet.storage:
         rule = f"the pet's root file system is on {storage}, and a setting does not move it"
         remedy = f"set it back to {storage}; or on node {node}: pct move-volume {pet.vmid} rootfs {pet.storage}"
@@ -142,10 +146,11 @@ def pet_place_faults(settings: Settings, pet: PetSettings, state: OwnState) -> l
     return faults
 
 
-def home_faults(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
+def home_faults(stack: CattleStack, keys: Sequence[str], state: OwnState) -> list[Fault]:
     """A home that would be hidden by a volume, left without one, or destroyed with its root file system."""
     if state.vmid is None or state.home is None:
         return []
+    cattle = stack.cattle
     at_home = (mount["source"] for mount in state.placed or () if normal_path(mount["path"]) == cattle.mount_path)
     placed = next(at_home, None)
     now, wished = _place(state.home == "volume", placed), _place(bool(cattle.volume), cattle.home_folder)
@@ -153,7 +158,7 @@ def home_faults(settings: Settings, cattle: CattleSettings, keys: Sequence[str],
         rule = f"the cattle that is there has its home on {now}; it would begin again with an empty one"
         remedy = "copy what you want to keep, pulumi destroy, then pulumi up with the new setting; or set it back"
         return [Fault("cattleHostMounts" if placed else "cattleVolume", cattle.volume, rule, remedy)]
-    return _remaking(settings, cattle, keys, state) if cattle.home_on_root else []
+    return _remaking(stack, keys, state) if cattle.home_on_root else []
 
 
 def _place(volume: bool, folder: str | None) -> str:
@@ -163,25 +168,25 @@ def _place(volume: bool, folder: str | None) -> str:
     return f"the node's folder {folder}" if folder else "its own root file system"
 
 
-def _remaking(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> list[Fault]:
+def _remaking(stack: CattleStack, keys: Sequence[str], state: OwnState) -> list[Fault]:
     """Settings that make the cattle anew, where that costs the home."""
     return [
         Fault(
             key,
             "" if key == "cattleSshKeys" else wished,
-            f"a change makes CT {cattle.vmid} anew, and its home, on its root file system, would be gone with it",
+            f"a change makes CT {stack.cattle.vmid} anew, and its home, on its root file system, would be gone with it",
             "set it back; or copy what you want to keep, pulumi destroy, then pulumi up",
         )
-        for key, wished in remaking(settings, cattle, keys, state).items()
+        for key, wished in remaking(stack, keys, state).items()
     ]
 
 
-def remaking(settings: Settings, cattle: CattleSettings, keys: Sequence[str], state: OwnState) -> dict[str, Any]:
+def remaking(stack: CattleStack, keys: Sequence[str], state: OwnState) -> dict[str, Any]:
     """Settings that the plugin can change by a new container only (field reports B6, B7), and differ; their values."""
     declared: dict[str, tuple[Any, Any]] = {
-        "node": (_told(state, "nodeName"), settings.connection.node),
-        "template": (_told(state, "operatingSystem", "templateFileId"), settings.template),
-        "cattleStorage": (_told(state, "disk", "datastoreId"), cattle.storage),
+        "node": (_told(state, "nodeName"), stack.connection.node),
+        "template": (_told(state, "operatingSystem", "templateFileId"), stack.template),
+        "cattleStorage": (_told(state, "disk", "datastoreId"), stack.cattle.storage),
         "cattleSshKeys": (_told(state, "initialization", "userAccount", "keys"), list(keys)),
     }
     # What the plugin does not tell, as of a guest that was imported, it can't find changed. No key: told elsewhere.
@@ -210,41 +215,42 @@ def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> 
     return warnings
 
 
-def pet_faults(settings: Settings, check: PetCheck) -> list[Fault]:
+def pet_faults(stack: PetStack, check: PetCheck) -> list[Fault]:
     """What stands in the pet's way; reads only."""
-    with Proxmox(settings.connection) as client:
-        return preflight_pet(client, check, lambda: check_plugin_trust(settings.connection, _plugin_environment()))
+    with Proxmox(stack.connection) as client:
+        return preflight_pet(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
 
 
-def cattle_faults(settings: Settings, check: CattleCheck) -> tuple[list[Fault], list[str]]:
+def cattle_faults(stack: CattleStack, check: CattleCheck) -> tuple[list[Fault], list[str]]:
     """What stands in the cattle's way, and what is to be done to the folders of its host mounts; reads only."""
-    with Proxmox(settings.connection) as client:
-        found = preflight_cattle(client, check, lambda: check_plugin_trust(settings.connection, _plugin_environment()))
-        folders, steps = judged_folders(client, settings, check.host)
+    with Proxmox(stack.connection) as client:
+        found = preflight_cattle(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
+        folders, steps = judged_folders(client, stack, check.host)
     return [*found, *folders], steps
 
 
-def judged_folders(client: Proxmox, settings: Settings, wish: HostWish | None) -> tuple[list[Fault], list[str]]:
+def judged_folders(client: Proxmox, stack: CattleStack, wish: HostWish | None) -> tuple[list[Fault], list[str]]:
     """What stands in the way on the node itself, and what is to be done there, where there is a way to root."""
-    if wish is None or settings.node_ssh is None:
+    root = node_ssh_of(stack)
+    if wish is None or root is None:
         return [], []
     try:
-        with node_shell(settings.node_ssh) as shell:
+        with node_shell(root) as shell:
             if shell is None:
                 return [], []
             require_node(shell, wish.node)
             refusals, steps = judge_folders(read_folders(shell, wish), with_ids(client, wish))
     except NodeShellFailed as error:
-        return [Fault("nodeSshHost", settings.node_ssh.host, f"{error.what}: {error.why}", error.remedy)], []
+        return [Fault("nodeSshHost", root.host, f"{error.what}: {error.why}", error.remedy)], []
     except ProxmoxError:
         return [], []  # told by the preflight already
     faults = [Fault("cattleHostMounts", "", f"{refusal.what}: {refusal.why}", refusal.remedy) for refusal in refusals]
     return faults, [step.describe() for step in steps]
 
 
-def deletion_faults(settings: Settings, pet: PetSettings, state: OwnState) -> list[Fault]:
+def deletion_faults(stack: PetStack, state: OwnState) -> list[Fault]:
     """Why a volume of petDeleteVolumes can't be deleted: it is still wished for, or referred to. Reads only."""
-    faults = []
+    faults, pet = [], stack.pet
     wished = {volid: name for name, volid in state.volumes.items() if name in {volume.name for volume in pet.volumes}}
     for volid in pet.delete_volumes:
         if volid in wished:
@@ -258,7 +264,7 @@ def deletion_faults(settings: Settings, pet: PetSettings, state: OwnState) -> li
             )
             continue
         try:
-            with Proxmox(settings.connection) as client:
+            with Proxmox(stack.connection) as client:
                 preview_removal(client, pet.vmid, volid, volid)
         except Refusal as refusal:
             faults.append(Fault("petDeleteVolumes", volid, f"{refusal.what}: {refusal.why}", refusal.remedy))
@@ -271,20 +277,20 @@ def volume_wish(vmid: int, volume: VolumeSettings) -> VolumeWish:
     )
 
 
-def public_keys(settings: Settings, state: OwnState) -> tuple[list[str], list[Fault]]:
+def public_keys(stack: CattleStack, state: OwnState) -> tuple[list[str], list[Fault]]:
     """The keys that may log in to the cattle: that of the private key, and those of the settings; and what is wrong.
 
     Another list of keys is another container (field reports B6), so the own one is derived from the private key, and a
     list that means the same keys as the state's stays as the state has it: comment and order are no difference.
     """
-    path: Path = settings.ssh_private_key_file
+    path = Path(stack.ssh_private_key_file)
     try:
         own = public_half(str(path))
         _refuse_others_copy(path, own)
     except PrivateKeyError as error:
         rule, _, remedy = str(error).partition("\n")
         return [], [Fault("sshPrivateKeyFile", str(path), rule, remedy)]
-    keys = list(dict.fromkeys([own, *(settings.cattle.ssh_keys if settings.cattle else [])]))
+    keys = list(dict.fromkeys([own, *stack.cattle.ssh_keys]))
     recorded = _told(state, "initialization", "userAccount", "keys") or []
     return (list(recorded) if _same_keys(recorded, keys) else keys), []
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from proxmox.client import Address, Interface
+if TYPE_CHECKING:
+    from proxmox.client import Address, Interface
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 

@@ -24,7 +24,6 @@ import yaml
 from pydantic import SecretStr, ValidationError
 
 from components.agent import agent_inputs, baseline_inputs, configure_inputs
-from components.settings import NO_AGENT, Settings, load
 from lab.bench import VOLUME_SIZE, Bench, a_bench, clear
 from lab.instance import CACHE, CHECKOUT
 from lab.services.model import MODEL
@@ -47,6 +46,8 @@ from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
+from settings.agent import BareMetalAgent
+from settings.stack import AgentStack, read_stack
 from trial.decisions import (
     Held,
     Running,
@@ -82,40 +83,33 @@ def say(text: str) -> None:
 # ---- what is asked for ----------------------------------------------------------------------------------------------
 
 
-def settings_of(stack: str) -> Settings:
+def settings_of(stack: str) -> AgentStack:
     """The settings of a stack, by its file and without its secrets. TrialError, with all faults."""
-    project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())
+    project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())["name"]
     named = os.environ.get("PULUMI_OPTION_CONFIG_FILE")
     file = Path(named) if named else CHECKOUT / f"Pulumi.{stack}.yaml"
     try:
         given = (yaml.safe_load(file.read_text()) or {}).get("config") or {}
     except (OSError, yaml.YAMLError) as error:
         raise TrialError(f"the settings {file} can't be read: {error}") from None
-    config = {key: entry["default"] for key, entry in project["config"].items()}
-    config |= usable_settings(given, project["name"])
     # Nothing of the stack's own surroundings is looked at: a certificate's file or a password may be elsewhere.
     try:
-        return load(
-            stack=stack,
-            config={key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
-            in_clear=frozenset(),
-            environment={**os.environ, **NOBODY},
-            known=frozenset(project["config"]),
-        )
+        found = read_stack(stack, usable_settings(given, project), {**os.environ, **NOBODY})
     except Faults as faults:
         raise TrialError(str(faults)) from None
+    if not isinstance(found, AgentStack):
+        raise TrialError(f"stack {stack} has no agent")
+    return found
 
 
-def releases_of(settings: Settings, options: argparse.Namespace, url: str | None) -> tuple[AgentInputs, AgentInputs]:
+def releases_of(stack: AgentStack, options: argparse.Namespace, url: str | None) -> tuple[AgentInputs, AgentInputs]:
     """The release that runs and the one that is tried. TrialError when they are the same."""
-    if settings.agent is None or settings.agent.mode == NO_AGENT:
-        raise TrialError(f"stack {settings.stack} has no agent")
-    if settings.agent.mode != "bare-metal":
+    if not isinstance(stack.agent, BareMetalAgent):
         raise TrialError(
             "a release is tried in bare-metal mode only. Another image is proved by the update itself, and taken back "
             "when it does not answer."
         )
-    present = agent_inputs(settings.agent).model_dump()
+    present = agent_inputs(stack.agent).model_dump()
     if url is not None:
         present["git_url"] = url
     if options.over:
@@ -203,9 +197,9 @@ class Build:
 class Trial:
     """One container, two releases, one copy of a home."""
 
-    def __init__(self, bench: Bench, settings: Settings, verdict: Verdict, key: str) -> None:
+    def __init__(self, bench: Bench, stack: AgentStack, verdict: Verdict, key: str) -> None:
         self.bench = bench
-        self.settings = settings
+        self.stack = stack
         self.verdict = verdict
         self.endpoint = ModelEndpoint(base_url=bench.model.base_url, name=MODEL, api_key=SecretStr(key))
         self.heard: list[str] = []
@@ -238,10 +232,7 @@ class Trial:
     # --- its steps ---
 
     def configuration(self, directory: str) -> ConfigureInputs:
-        cattle, agent = self.settings.cattle, self.settings.agent
-        assert cattle is not None  # noqa: S101 - a stack with an agent is a cattle
-        assert agent is not None  # noqa: S101 - releases_of has looked
-        return detached(configure_inputs(cattle, agent, {"directory": directory}), self.endpoint)
+        return detached(configure_inputs(self.stack, {"directory": directory}), self.endpoint)
 
     def switch_to(self, directory: str) -> dict[str, Any]:
         """Have it run: an update when something else ran before, with all its proofs."""
@@ -306,11 +297,8 @@ class Trial:
 
     def judge(self, old_inputs: AgentInputs, new_inputs: AgentInputs, archive: Path | None) -> None:
         """Fill in the verdict. TrialError or ProvisioningError when it can't be had."""
-        cattle, agent = self.settings.cattle, self.settings.agent
-        assert cattle is not None  # noqa: S101 - a stack with an agent is a cattle
-        assert agent is not None  # noqa: S101 - releases_of has looked
         say("the container's packages and account")
-        self.run(render_baseline(baseline_inputs(cattle, agent).model_copy(update={"home_on_root": False})))
+        self.run(render_baseline(baseline_inputs(self.stack).model_copy(update={"home_on_root": False})))
         say("installing what it is an update of")
         first = Build.of(self.run(render_agent(old_inputs)))
         self.verdict.over = first.version
@@ -435,16 +423,14 @@ def parser() -> argparse.ArgumentParser:
 
 def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
     """TrialError, ProvisioningError, LabError or RuntimeFault when the trial can't be made."""
-    settings = settings_of(options.stack)
-    own = settings.agent.repository if settings.agent else UPSTREAM_GIT_URL
+    stack = settings_of(options.stack)
+    own = stack.agent.install.repository if isinstance(stack.agent, BareMetalAgent) else UPSTREAM_GIT_URL
     place = own if options.repository in (None, "lab") else options.repository
     if faults := faults_of_arguments(options.tag, options.commit, options.over, place):
         raise TrialError("\n".join(faults))
     if os.geteuid() != 0:
         raise TrialError("real containers need root: use sudo")
-    releases_of(settings, options, None)
-    if settings.cattle is None:
-        raise TrialError(f"stack {options.stack} is no cattle")
+    releases_of(stack, options, None)
     source = ensure_source(SOURCE_CACHE, say) if options.repository == "lab" else None
     key = secrets.token_urlsafe(32)
     with a_place() as folder:
@@ -452,13 +438,11 @@ def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
         size = max(VOLUME_SIZE, 6 * archive.stat().st_size if archive else 0)
         repository = None if source is None else source.repository
         say("a container in the lab")
-        with a_bench(
-            Bench, folder, settings.cattle.mount_path, model_key=key, repository=repository, volume_size=size
-        ) as bench:
+        with a_bench(Bench, folder, stack.home, model_key=key, repository=repository, volume_size=size) as bench:
             url = options.repository if source is None else bench.git_url(source.repository)
-            old, new = releases_of(settings, options, url)
-            trial = Trial(bench, settings, verdict, key)
-            verdict.left_out = left_out(configure_inputs(settings.cattle, settings.agent, {})) if settings.agent else []
+            old, new = releases_of(stack, options, url)
+            trial = Trial(bench, stack, verdict, key)
+            verdict.left_out = left_out(configure_inputs(stack))
             trial.judge(old, new, archive)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from components.settings import SECRET_KEYS, prints_commit
 from provisioning.models import ApiServer, ConfigureInputs, Dashboard, ModelEndpoint
+from settings.agent.source import prints_commit
+from settings.stack import SECRETS
 
 PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
 """Stands for each secret of the settings: a trial needs none, and must be able to lose what it has."""
@@ -27,8 +28,10 @@ def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for full, value in given.items():
-        key = full.removeprefix(f"{project}:")
-        if key not in SECRET_KEYS:
+        namespace, _, key = full.partition(":")
+        if namespace != project:
+            continue
+        if key not in SECRETS:
             found[key] = value
         elif isinstance(value, dict) and value.keys() != {"secure"}:
             found[key] = dict.fromkeys(value, PLACEHOLDER)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from components.dashboard import PASSWORD_LENGTH, is_loopback
 from provisioning.errors import PhaseFailed, PhaseLost, ProvisioningError
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.managed import scrypt_hash
@@ -29,6 +28,8 @@ from provisioning.phases import render_backups, run_phase
 from provisioning.ssh import Card, HostKey, SshTarget, connect
 from provisioning.talk import ask
 from provisioning.terminal import RAW_LIMIT, Lines, one_line
+from settings.agent.dashboard import PASSWORD_LENGTH
+from settings.kinds import is_loopback
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS_SECONDS = 60

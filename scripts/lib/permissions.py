@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from components.settings import SECRET_KEYS, PetSettings, Settings, load
 from components.state import OwnState
 from components.surroundings import cattle_check, pet_check
-from proxmox.errors import Faults
+from proxmox.errors import Fault, Faults
 from proxmox.preflight import needed_cattle, needed_pet
 from proxmox.rights import Right, grant_commands
+from settings.pet import PetSettings
+from settings.stack import SECRETS, CattleStack, PetStack, read_stack
 
+PREFIX = "hermes-homelab:"
 ROOT = Path(__file__).resolve().parents[2]
 # No token is needed to say what a token needs; the settings' reader wants a well-formed one.
 NOBODY = {
@@ -27,45 +27,40 @@ NOBODY = {
 }
 
 
-def read_stack(file: Path, declared: dict[str, Any], environment: dict[str, str]) -> Settings:
-    """The settings of a stack file, over the project's defaults. Raises Faults."""
-    given = yaml.safe_load(file.read_text())["config"] or {}
-    config = {key: entry["default"] for key, entry in declared.items()}
-    config |= {key.split(":", 1)[1]: value for key, value in given.items() if not _is_secret(key)}
-    return load(
-        stack=file.name.removeprefix("Pulumi.").removesuffix(".yaml"),
-        config={key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
-        in_clear=frozenset(),
-        environment={**environment, **NOBODY},
-        known=frozenset(declared),
-    )
+def stack_of(file: Path, environment: dict[str, str]) -> PetStack | CattleStack:
+    """The settings of a stack's file, without the agent's: no right depends on those. Raises Faults."""
+    config = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("config") or {}
+    given = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
+    ours = {key: value for key, value in given.items() if key not in SECRETS and not key.startswith("agent")}
+    encrypted = [key for key, value in ours.items() if isinstance(value, dict) and value.keys() == {"secure"}]
+    if encrypted:
+        remedy = "store it in clear, without --secret: it is no secret"
+        rule = "is stored encrypted, and this command reads no secrets"
+        raise Faults([Fault(key, "(hidden)", rule, remedy) for key in encrypted], what=f"{file.name} can't be read")
+    name = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
+    return read_stack(name, {**ours, "agentMode": "none"}, {**environment, **NOBODY})
 
 
-def _is_secret(key: str) -> bool:
-    return key.split(":", 1)[1] in SECRET_KEYS
-
-
-def rights_of(stacks: list[Settings]) -> list[Right]:
+def rights_of(stacks: list[PetStack | CattleStack]) -> list[Right]:
     """What all of these stacks need. A cattle's volume is looked up among the pets'."""
     nothing = OwnState()
     rights: list[Right] = []
-    pets = {settings.stack: settings.pet for settings in stacks if settings.pet is not None}
-    for settings in stacks:
-        if settings.pet is not None:
-            rights += needed_pet(pet_check(settings, settings.pet, nothing))
-        if settings.cattle is not None:
-            owner, volid = None, None
-            if settings.cattle.volume:
-                owner, storage = _source(pets.get(settings.pet_stack.split("/")[-1]), settings.cattle.volume)
-                volid = f"{storage}:vm-{owner}-disk-0"
-            rights += needed_cattle(cattle_check(settings, settings.cattle, nothing, owner=owner, volid=volid))
+    pets = {stack.name: stack.pet for stack in stacks if isinstance(stack, PetStack)}
+    for stack in stacks:
+        if isinstance(stack, PetStack):
+            rights += needed_pet(pet_check(stack, nothing))
+            continue
+        owner, volid = None, None
+        if stack.cattle.volume:
+            owner, storage = _source(pets.get(stack.cattle.pet_stack.split("/")[-1]), stack.cattle.volume)
+            volid = f"{storage}:vm-{owner}-disk-0"
+        rights += needed_cattle(cattle_check(stack, nothing, owner=owner, volid=volid))
     return rights
 
 
 def _source(pet: PetSettings | None, volume: str) -> tuple[int, str]:
     """The owner and the storage of a volume; the defaults where the pet's file is not here."""
-    if pet is None:
-        return 999, "local-lvm"
+    pet = PetSettings() if pet is None else pet
     found = next((one for one in pet.volumes if one.name == volume), None)
     return pet.vmid, pet.storage if found is None else found.storage
 
@@ -78,13 +73,12 @@ def main() -> int:
     token = parser.parse_args().token
     if not re.fullmatch(r"[^\s:/@!=]+@[A-Za-z][\w.-]+![A-Za-z][\w.-]+", token):
         parser.error(f"{token} is not of the form USER@REALM!TOKENNAME")
-    declared = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
     try:
-        stacks = [read_stack(file, declared, dict(os.environ)) for file in sorted(ROOT.glob("Pulumi.*.yaml"))]
+        stacks = [stack_of(file, dict(os.environ)) for file in sorted(ROOT.glob("Pulumi.*.yaml"))]
     except Faults as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"# for the stacks {', '.join(settings.stack for settings in stacks)}; on a node, as root:")
+    print(f"# for the stacks {', '.join(stack.name for stack in stacks)}; on a node, as root:")
     print("\n".join(grant_commands(rights_of(stacks), token)))
     return 0
 

@@ -28,7 +28,7 @@ from lab.services.model import ModelEndpoint as LabModel
 from provisioning import BaselineInputs, PhaseFailed, PhasePlan, render_baseline, render_configure
 from provisioning.models import check_env_value
 from tests.e2e.phase_guest import Guest, needs_root
-from tests.unit.test_settings import read
+from tests.settings import cattle
 
 pytestmark = needs_root
 
@@ -170,10 +170,7 @@ class Story:
 
     def plan(self, **changed: Any) -> PhasePlan:
         self.declared |= changed
-        settings = read("cattle", **self.declared)
-        assert settings.cattle is not None
-        assert settings.agent is not None
-        return render_configure(configure_inputs(settings.cattle, settings.agent))
+        return render_configure(configure_inputs(cattle(**self.declared)))
 
     def configure(self, **changed: Any) -> dict[str, Any]:
         """What a preview would tell of it is what has to happen."""

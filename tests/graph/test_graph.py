@@ -6,29 +6,28 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulumi
 import pytest
-import yaml
 from pulumi.output import Unknown
 
 from components.access import Access
 from components.agent import configure_inputs
 from components.attachment import _AttachmentProvider
 from components.cattle import Cattle
-from components.docker import in_docker as docker_configuration
 from components.host_mounts import _HostMountsProvider
 from components.pet import PetStorage
 from components.power import _PowerProvider
-from components.settings import Settings, load
+from settings.stack import KEY_FILE_VARIABLE, AgentStack
+from tests.settings import ENVIRONMENT
+from tests.settings import cattle as of_cattle
+from tests.settings import pet as of_pet
 
 if TYPE_CHECKING:
     from components.dynamic import Provider
     from tests.graph.conftest import Declare, Graph
 
-DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())["config"]
 CANARY = "canary-5f1c"
 SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on the wire to the engine
 
@@ -43,33 +42,17 @@ def login_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def settings(stack: str, **given: object) -> Settings:
-    config = {key: entry["default"] for key, entry in DECLARED.items()}
-    config |= {
-        "agentModelUrl": "http://192.0.2.9/v1",
-        "agentModel": "m",
-        "agentSource": "pypi",
-        "agentVersion": "0.19.0",
-        **given,
-    }
-    return load(
-        stack=stack,
-        config={key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
-        in_clear=frozenset(),
-        environment={
-            "PROXMOX_VE_ENDPOINT": "https://192.0.2.1:8006",
-            "PROXMOX_VE_API_TOKEN": "u@pve!ci=00000000-1111-2222-3333-444444444444",
-            "HERMES_SSH_KEY_FILE": os.environ["HERMES_SSH_KEY_FILE"],
-        },
-        known=frozenset(DECLARED),
-    )
+def environment() -> dict[str, str]:
+    return {**ENVIRONMENT, KEY_FILE_VARIABLE: os.environ[KEY_FILE_VARIABLE]}
+
+
+def settings(**given: Any) -> AgentStack:
+    return of_cattle(environment=environment(), **{"agentSource": "pypi", "agentVersion": "0.19.0", **given})
 
 
 def pet(declare: Declare, **given: object) -> Graph:
     def program() -> None:
-        read = settings("pet", **given)
-        assert read.pet is not None
-        PetStorage("pet", read, read.pet)
+        PetStorage("pet", of_pet(environment=environment(), **given))
 
     return declare(program)
 
@@ -78,14 +61,10 @@ def cattle(declare: Declare, seen: dict[str, Any] | None = None, /, **given: obj
     """`seen`: gets the outputs."""
 
     def program() -> None:
-        read = settings("cattle", **given)
-        assert read.cattle is not None
-        assert read.agent is not None
+        read = settings(**given)
         volume = {"volid": "local-lvm:vm-999-disk-1"} if read.cattle.volume else None
         owner = 999 if volume else None
-        made = Cattle(
-            "cattle", read, read.cattle, read.agent, owner=owner, volume=volume, ssh_public_keys=["ssh-ed25519 AAAA"]
-        )
+        made = Cattle("cattle", read, owner=owner, volume=volume, ssh_public_keys=["ssh-ed25519 AAAA"])
         if seen is not None:
             pulumi.Output.all(**made.exports).apply(seen.update)
 
@@ -291,12 +270,7 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     seen: dict[str, Any] = {}
 
     def program() -> None:
-        read = settings("cattle")
-        assert read.cattle is not None
-        assert read.agent is not None
-        made = Cattle(
-            "c", read, read.cattle, read.agent, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"]
-        )
+        made = Cattle("c", settings(), owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"])
         seen.update(made.exports)
         pulumi.Output.all(**made.exports).apply(seen.update)
 
@@ -315,13 +289,9 @@ def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Decla
     seen: dict[str, Any] = {}
 
     def program() -> None:
-        read = settings("cattle", agentDashboard=False)
-        assert read.cattle is not None
-        assert read.agent is not None
-        assert not configure_inputs(read.cattle, read.agent).dashboard.enabled
-        made = Cattle(
-            "c", read, read.cattle, read.agent, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"]
-        )
+        read = settings(agentDashboard=False)
+        assert not configure_inputs(read).dashboard.enabled
+        made = Cattle("c", read, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"])
         pulumi.Output.all(**made.exports).apply(seen.update)
 
     declare(program)
@@ -408,7 +378,7 @@ def test_host_mounts_come_before_the_first_start_and_are_proved_after_it(declare
     ]
     # The endpoint's host, the key that logs in to the cattle.
     key = {
-        "host": "192.0.2.1",
+        "host": "192.0.2.10",
         "port": 2222,
         "user": "root",
         "hostKey": HOST_KEY,
@@ -444,12 +414,7 @@ def test_docker_shows_the_containers_identity(declare: Declare) -> None:
 
 def test_an_update_that_was_ended_in_the_middle_is_told_to_configure_in_docker_too() -> None:
     """Else a run with the old image set again would find nothing to do, and leave the new one's half."""
-    read = settings("cattle", **IN_DOCKER)
-    assert read.cattle is not None
-    assert read.agent is not None
-    assert read.docker is not None
-    told = {"directory": IMAGE, "unfinished_update": "12-34"}
-    inputs = docker_configuration(configure_inputs(read.cattle, read.agent, told), read.docker)
+    inputs = configure_inputs(settings(**IN_DOCKER), {"directory": IMAGE, "unfinished_update": "12-34"})
     assert inputs.unfinished_update == "12-34"
     assert inputs.agent_directory is None
 

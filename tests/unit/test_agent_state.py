@@ -9,8 +9,7 @@ import pytest
 
 from components.agent import STATE_OF_CONTAINER, STATE_OF_SERVICE, warnings_of
 from provisioning.guest.backend import ENGINE
-from tests.unit.test_declaration import configured
-from tests.unit.test_settings import MODEL, read
+from tests.settings import cattle
 
 
 def ask(command: str, tmp_path: Path, state: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +45,4 @@ def test_a_stopped_agent_is_told_with_what_to_do(tmp_path: Path, command: str, s
 
 @pytest.mark.parametrize(("source", "warned"), [("pypi", True), ("git", False)])
 def test_what_upstream_gave_up_is_warned_of(source: str, warned: bool) -> None:
-    agent = read("cattle", **MODEL, agentSource=source).agent
-    assert agent is not None
-    assert any("it ends at 0.19.0" in text for text in warnings_of(agent, configured())) is warned
+    assert any("it ends at 0.19.0" in text for text in warnings_of(cattle(agentSource=source))) is warned

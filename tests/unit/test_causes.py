@@ -15,8 +15,9 @@ import trustme
 
 from components.agent import foreseen
 from components.phase import cause_of, inputs_as_json, plan_of
-from provisioning.models import SCRYPT_HASH
-from tests.unit.test_settings import DECLARED, MODEL, read
+from settings.agent.dashboard import SCRYPT_HASH
+from settings.stack import SETTINGS
+from tests.settings import MODEL, cattle
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
 BOTH = {GATEWAY, DASHBOARD}
@@ -142,7 +143,7 @@ CAUSES: dict[str, Row] = {
 
 def test_each_of_the_agents_settings_has_its_row() -> None:
     # Another mode is another agent: all of it runs.
-    assert {key for key in DECLARED if key.startswith("agent")} == {*CAUSES, "agentMode"}
+    assert {key for key in SETTINGS if key.startswith("agent")} == {*CAUSES, "agentMode"}
     assert SCRYPT_HASH.match(HASH)
 
 
@@ -157,10 +158,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def phases(folder: Path, given: Mapping[str, Any], installed: Mapping[str, Any]) -> dict[str, Any]:
     text = json.dumps({**MODEL, **given}).replace("FILE:", f"{folder}/")
-    settings = read("cattle", **json.loads(text))
-    assert settings.cattle is not None
-    assert settings.agent is not None
-    return foreseen(settings.cattle, settings.agent, settings.docker, installed, stack="cattle")
+    return foreseen(cattle(**json.loads(text)), installed)
 
 
 def carried_out(folder: Path, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ import trustme
 
 from components.agent import configure_inputs, verify_inputs
 from provisioning.phases import render_configure
-from tests.unit.test_settings import MODEL, faults, read
+from tests.settings import MODEL, cattle, faults
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - a value
@@ -108,20 +108,14 @@ def test_a_secret_in_clear_is_refused(key: str) -> None:
     ],
 )
 def test_the_ways_in_are_what_verify_asks_for(given: dict[str, Any], providers: list[str]) -> None:
-    settings = read("cattle", **given)
-    assert settings.cattle is not None
-    assert settings.agent is not None
-    wanted = verify_inputs(settings.cattle, settings.agent, configure_inputs(settings.cattle, settings.agent))
+    wanted = verify_inputs(cattle(**given))
     assert list(wanted.auth_providers) == providers
     assert wanted.auth_required is bool(providers)
 
 
 def test_what_the_agent_reads_of_provider_and_proxy() -> None:
     """The names are the agent's own: plugins/dashboard_auth/self_hosted, dashboard_auth/prefix.py, uvicorn's Config."""
-    settings = read("cattle", **OIDC)
-    assert settings.cattle is not None
-    assert settings.agent is not None
-    plan = render_configure(configure_inputs(settings.cattle, settings.agent))
+    plan = render_configure(configure_inputs(cattle(**OIDC)))
     inputs = json.loads(next(file.content for file in plan.files if file.path == "inputs.json"))
     expected = {
         "HERMES_DASHBOARD_OIDC_ISSUER": "https://login.example.org/application/o/hermes",
@@ -139,10 +133,7 @@ def test_what_the_agent_reads_of_provider_and_proxy() -> None:
 
 
 def test_nothing_of_a_dashboard_that_does_not_run_reaches_the_agent() -> None:
-    settings = read("cattle", **{**OIDC, "agentDashboard": False})
-    assert settings.cattle is not None
-    assert settings.agent is not None
-    plan = render_configure(configure_inputs(settings.cattle, settings.agent))
+    plan = render_configure(configure_inputs(cattle(**{**OIDC, "agentDashboard": False})))
     inputs = json.loads(next(file.content for file in plan.files if file.path == "inputs.json"))
     assert not [name for name in inputs["environment"] if "DASHBOARD" in name or "FORWARDED" in name]
     assert "dashboard" not in inputs["config"]
@@ -154,16 +145,13 @@ def test_an_authority_of_ones_own_reaches_the_container_and_both_services(tmp_pa
     authority = trustme.CA()
     certificate = authority.cert_pem.bytes().decode()
     file.write_text(f"# mine: ü\n{authority.private_key_pem.bytes().decode()}{certificate}")
-    settings = read("cattle", **MODEL, agentCaFile=str(file))
-    assert settings.cattle is not None
-    assert settings.agent is not None
-    plan = render_configure(configure_inputs(settings.cattle, settings.agent))
+    plan = render_configure(configure_inputs(cattle(agentCaFile=str(file))))
     content = {file.path: file.content.decode() for file in plan.files}
     assert json.loads(content["inputs.json"])["ca_certificates"] == certificate
     for unit in ("units/hermes-gateway.service", "units/hermes-dashboard.service"):
         assert "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt" in content[unit]
     assert not [path for path, text in content.items() if "PRIVATE KEY" in text]
-    without = render_configure(configure_inputs(settings.cattle, settings.agent.model_copy(update={"ca_file": ""})))
+    without = render_configure(configure_inputs(cattle()))
     assert not [file.path for file in without.files if b"SSL_CERT_FILE" in file.content and "units" in file.path]
 
 
@@ -187,7 +175,7 @@ def test_the_command_s_hash_is_of_the_password_and_is_taken_by_the_settings() ->
     _, n, r, p, salt, key = text.split("$")
     derived = hashlib.scrypt(password.encode(), salt=base64.b64decode(salt), n=int(n), r=int(r), p=int(p), dklen=32)
     assert base64.b64decode(key) == derived
-    assert read("cattle", **OPEN, agentDashboardPasswordHash=text).agent is not None
+    assert cattle(**OPEN, agentDashboardPasswordHash=text).agent.dashboard.has_password
 
 
 def test_a_short_password_is_not_hashed() -> None:

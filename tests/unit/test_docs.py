@@ -155,7 +155,7 @@ def texts_of(source: str) -> Iterator[str]:
 def texts() -> str:
     """Every text that the program can say, one after the other."""
     found: list[str] = []
-    for folder in ("components", "proxmox", "provisioning", "lab", "pvelab/src", "scripts"):
+    for folder in ("settings", "components", "proxmox", "provisioning", "lab", "pvelab/src", "scripts"):
         for file in sorted((ROOT / folder).rglob("*")):
             if file.suffix == ".py":
                 found.extend(texts_of(file.read_text()))

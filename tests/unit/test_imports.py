@@ -17,7 +17,7 @@ LIBRARY = sys.stdlib_module_names
 
 # Folder: what its files may import besides the standard library and the folder itself.
 ALLOWED: dict[str, set[str]] = {
-    "settings": {"proxmox", "pydantic", "pydantic_core", "yaml"},
+    "settings": {"proxmox", "dotenv", "pydantic", "pydantic_core", "yaml"},
     "proxmox": {"proxmoxer", "pydantic", "requests", "tenacity", "urllib3"},
     "provisioning": {"cryptography", "jinja2", "paramiko", "pydantic", "yaml"},
     "components": {

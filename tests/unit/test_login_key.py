@@ -8,14 +8,14 @@ from __future__ import annotations
 import shlex
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from components.state import OwnState
 from components.surroundings import cattle_check, public_keys
 from provisioning.ssh import private_key_text
+from settings.stack import CattleStack
+from tests.settings import cattle
 
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
 
@@ -27,8 +27,8 @@ def make_key(path: Path, passphrase: str = "", form: str = "RFC4716") -> str:
     return " ".join(path.with_name(f"{path.name}.pub").read_text().split()[:2])
 
 
-def settings(path: Path, *others: str) -> Any:
-    return SimpleNamespace(ssh_private_key_file=path, cattle=SimpleNamespace(ssh_keys=list(others)))
+def settings(path: Path, *others: str) -> CattleStack:
+    return cattle(sshPrivateKeyFile=str(path), cattleSshKeys=list(others))
 
 
 def made_with(*keys: str) -> OwnState:
@@ -64,18 +64,8 @@ def test_a_copy_beside_the_private_key_never_makes_another_container(tmp_path: P
     key.with_name("key.pub").write_bytes(COPIES[copy].replace(b"KEY", public.encode()))
     state = made_with(public)
     assert public_keys(settings(key), state) == ([public], [])
-    cattle: Any = SimpleNamespace(vmid=105, storage="s", disk=8, bridge="b", static_ip=None, home_folder=None)
-    cattle.host_mounts, cattle.ssh_keys = (), []
-    read: Any = SimpleNamespace(
-        ssh_private_key_file=key,
-        cattle=cattle,
-        keyctl=False,
-        node_ssh=None,
-        template="",
-        connection=SimpleNamespace(node="pve"),
-    )
-    keys, _ = public_keys(read, state)
-    assert not cattle_check(read, cattle, state, owner=None, volid=None, keys=keys).guest.remade
+    keys, _ = public_keys(settings(key), state)
+    assert not cattle_check(settings(key), state, owner=None, volid=None, keys=keys).guest.remade
 
 
 @pytest.mark.parametrize(

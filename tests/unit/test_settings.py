@@ -1,4 +1,4 @@
-"""The rules of the settings (components/settings.py): what is taken, and what each fault says."""
+"""The rules of the settings (settings/): what is taken, and what each fault says."""
 
 from __future__ import annotations
 
@@ -9,50 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from components.service import state_directory_of, warnings_of, working_directory_of
-from components.settings import Role, Settings, load, role_of
-from proxmox.errors import Faults
+from components.host_settings import host_mounts_of, node_ssh_of
+from components.node_shell import NodeSsh
+from settings.agent import BareMetalAgent, DockerAgent
+from settings.stack import AgentStack, PetStack, Role, role_of
 from tests.repository import a_release, pasted
+from tests.settings import ENVIRONMENT, MODEL, cattle, faults, pet, read
 
 PROJECT = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())
 DECLARED: dict[str, dict[str, Any]] = PROJECT["config"]
-ENVIRONMENT = {
-    "PROXMOX_VE_ENDPOINT": "https://192.0.2.10:8006",
-    "PROXMOX_VE_API_TOKEN": "pulumi@pve!ci=00000000-1111-2222-3333-444444444444",
-}
-MODEL: dict[str, Any] = {"agentModelUrl": "http://192.0.2.20:4000/v1", "agentModel": "m"}
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
-
-
-def as_text(value: object) -> str:
-    """As the engine hands a value over: scalars as text, the rest as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def read(
-    stack: str,
-    *,
-    in_clear: frozenset[str] = frozenset(),
-    with_secrets: frozenset[str] = frozenset(),
-    environment: dict[str, str] | None = None,
-    **given: Any,
-) -> Settings:
-    config = {key: as_text(entry["default"]) for key, entry in DECLARED.items()}
-    config |= {key: as_text(value) for key, value in given.items()}
-    return load(
-        stack=stack,
-        config=config,
-        in_clear=in_clear,
-        with_secrets=with_secrets,
-        environment=ENVIRONMENT if environment is None else environment,
-        known=frozenset(DECLARED),
-    )
-
-
-def faults(stack: str, **given: Any) -> dict[str, tuple[str, str, str]]:
-    with pytest.raises(Faults) as caught:
-        read(stack, **given)
-    return {fault.key: (fault.value, fault.rule, fault.remedy) for fault in caught.value.faults}
 
 
 def test_every_key_of_the_project_has_type_default_and_description() -> None:
@@ -62,9 +28,8 @@ def test_every_key_of_the_project_has_type_default_and_description() -> None:
 
 
 def test_the_defaults_are_the_design_s_pet() -> None:
-    pet = read("pet").pet
-    assert pet is not None
-    assert (pet.vmid, pet.hostname, pet.cores, pet.memory, pet.disk, pet.started) == (
+    found = pet().pet
+    assert (found.vmid, found.hostname, found.cores, found.memory, found.disk, found.started) == (
         999,
         "pet-storage",
         1,
@@ -75,18 +40,15 @@ def test_the_defaults_are_the_design_s_pet() -> None:
 
 
 def test_the_defaults_are_the_design_s_cattle() -> None:
-    settings = read("cattle", **MODEL)
-    assert settings.cattle is not None
-    assert settings.pet is None
-    cattle = settings.cattle
-    assert (cattle.vmid, cattle.hostname, cattle.disk, cattle.mount_path) == (105, "hermes", 20, "/home/hermes")
+    found = cattle().cattle
+    assert (found.vmid, found.hostname, found.disk, found.mount_path) == (105, "hermes", 20, "/home/hermes")
 
 
 @pytest.mark.parametrize("stack", ["pet", "cattle"])
 def test_the_committed_stack_files_are_ready_to_use_and_hold_no_secret(stack: str) -> None:
     text = (Path(__file__).parents[2] / f"Pulumi.{stack}.yaml").read_text()
     config = {key.split(":")[1]: value for key, value in yaml.safe_load(text)["config"].items()}
-    assert read(stack, **config).role == stack
+    assert isinstance(read(stack, **config), PetStack if stack == "pet" else AgentStack)
     assert not {"apiToken", "agentModelKey", "agentDashboardPassword"} & set(config)
     assert "secure:" not in text
 
@@ -207,7 +169,7 @@ def test_a_secret_in_clear_is_refused_and_not_repeated(key: str) -> None:
 
 
 def test_a_secret_that_is_not_set_may_stand_empty_in_clear() -> None:
-    assert read("cattle", **MODEL, agentModelKey="", in_clear=frozenset({"agentModelKey"})).agent is not None
+    assert not cattle(agentModelKey="", in_clear=frozenset({"agentModelKey"})).agent.model.key
 
 
 @pytest.mark.parametrize(
@@ -253,23 +215,20 @@ def test_settings_that_do_not_go_together(given: dict[str, object], part: str) -
 
 
 def test_a_dashboard_that_does_not_run_needs_no_password() -> None:
-    agent = read("cattle", **MODEL, agentDashboard=False, agentDashboardHost="0.0.0.0").agent  # noqa: S104 - not used
-    assert agent is not None
-    assert not agent.dashboard
+    assert not cattle(agentDashboard=False, agentDashboardHost="0.0.0.0").agent.dashboard.enabled  # noqa: S104 - not used
 
 
 def test_tags_and_keys_are_as_proxmox_stores_them() -> None:
     """Sorted, lower case, once; white space in a key is no difference (field reports B5, B6)."""
     spaced = f"{HOST_KEY.replace(' ', '  ')}   me@x \n"
-    settings = read("cattle", **MODEL, cattleTags=["b", "A", "a"], cattleSshKeys=[spaced])
-    assert settings.cattle is not None
-    assert settings.cattle.tags == ["a", "b"]
-    assert settings.cattle.ssh_keys == [f"{HOST_KEY} me@x"]
+    found = cattle(cattleTags=["b", "A", "a"], cattleSshKeys=[spaced]).cattle
+    assert found.tags == ["a", "b"]
+    assert found.ssh_keys == [f"{HOST_KEY} me@x"]
 
 
 def test_the_environment_names_the_key_file_first() -> None:
     environment = {**ENVIRONMENT, "HERMES_SSH_KEY_FILE": "/run/key"}
-    assert read("cattle", **MODEL, environment=environment).ssh_private_key_file == Path("/run/key")
+    assert cattle(environment=environment).ssh_private_key_file == "/run/key"
 
 
 # --- Docker mode --------------------------------------------------------------------------------
@@ -279,11 +238,12 @@ DOCKER: dict[str, Any] = {**MODEL, "agentMode": "docker", "agentImage": IMAGE, "
 
 
 def test_docker_mode_reads_its_own_settings_and_the_other_mode_does_not() -> None:
-    docker = read("cattle", **DOCKER, agentExtraVolumes=["/data:/data"], agentExtraOptions={"cpus": 2}).docker
-    assert docker is not None
+    agent = cattle(**DOCKER, agentExtraVolumes=["/data:/data"], agentExtraOptions={"cpus": 2}, agentCommit="x").agent
+    assert isinstance(agent, DockerAgent)
+    docker = agent.container
     assert (docker.image, docker.extra_volumes, docker.extra_options) == (IMAGE, ["/data:/data"], {"cpus": 2})
-    assert docker.published_bind_ip == "127.0.0.1"
-    assert read("cattle", **MODEL, agentImage="anything").docker is None
+    assert docker.published_ip == "127.0.0.1"
+    assert isinstance(cattle(agentImage="anything").agent, BareMetalAgent)
 
 
 @pytest.mark.parametrize(
@@ -346,9 +306,8 @@ def test_a_volume_whose_path_the_agent_can_change_is_refused(
 
 def test_a_volume_beside_the_home_or_in_what_is_read_only_is_taken() -> None:
     volumes = ["/media/films:/films:ro", "/srv:/srv:ro", "/srv/x:/x", "/home:/people:ro", "/data-2:/data-2"]
-    docker = read("cattle", **DOCKER, agentExtraVolumes=volumes, cattleHostMounts=[*SHOWN, *LENT]).docker
-    assert docker is not None
-    assert docker.extra_volumes == volumes
+    stack = cattle(**DOCKER, agentExtraVolumes=volumes, cattleHostMounts=[*SHOWN, *LENT])
+    assert [mount.target for mount in stack.bind_mounts][-2:] == ["/media", "/data"]
 
 
 # --- host mounts --------------------------------------------------------------------------------
@@ -359,28 +318,23 @@ def mount(source: str = "/mnt/pve/hdd/hermes", path: str = "/data", **more: Any)
 
 
 def test_host_mounts_and_the_way_to_root() -> None:
-    found = read(
-        "cattle",
-        **MODEL,
+    found = cattle(
         agentUid=12345,
         cattleHostMounts=[mount(), mount("/srv/films", "/films", readOnly=True, owner=0)],
         nodeSshHostKey=f"{HOST_KEY} root@pve",
         environment={**ENVIRONMENT, "HERMES_SSH_KEY_FILE": "/keys/one"},
     )
-    first, second = found.host_mounts
+    first, second = host_mounts_of(found)
     # Without an owner, the agent's user: it is to write there.
     assert (first.owner, first.read_only) == (12345, False)
     assert (second.owner, second.read_only) == (0, True)
-    assert found.node_ssh is not None
-    assert (found.node_ssh.host, found.node_ssh.port, found.node_ssh.user) == ("192.0.2.10", 22, "root")
-    assert (found.node_ssh.host_key, found.node_ssh.key_file) == (HOST_KEY, "/keys/one")
+    assert node_ssh_of(found) == NodeSsh("192.0.2.10", HOST_KEY, "/keys/one", 22, "root")
 
 
 def test_there_is_no_way_to_root_by_default_and_no_keyctl() -> None:
-    found = read("cattle", **MODEL)
-    assert found.node_ssh is None
-    assert not found.keyctl
-    assert read("cattle", **MODEL, cattleKeyctl=True).keyctl
+    assert node_ssh_of(cattle()) is None
+    assert not cattle().keyctl
+    assert cattle(cattleKeyctl=True).keyctl
 
 
 @pytest.mark.parametrize(
@@ -427,12 +381,8 @@ def test_a_host_key_is_one(value: str) -> None:
 
 
 def test_a_cattle_without_a_volume_has_its_home_on_the_root_file_system() -> None:
-    found = read("cattle", **MODEL, cattleVolume="").cattle
-    assert found is not None
-    assert found.home_on_root
-    on_disk = read("cattle", **MODEL, cattleVolume="", cattleHostMounts=[mount(path="/home/hermes")]).cattle
-    assert on_disk is not None
-    assert not on_disk.home_on_root
+    assert cattle(cattleVolume="").cattle.home_on_root
+    assert not cattle(cattleVolume="", cattleHostMounts=[mount(path="/home/hermes")]).cattle.home_on_root
 
 
 def test_the_example_is_a_stack_that_can_be_used() -> None:
@@ -443,29 +393,24 @@ def test_the_example_is_a_stack_that_can_be_used() -> None:
     image = faults("cattle-118", **given)
     assert "imagetools inspect" in image.pop("agentImage")[2]
     assert image == {}
-    found = read("cattle-118", **{**given, "agentImage": "nousresearch/hermes-agent:v1@sha256:" + "0" * 64})
-    assert found.role is Role.CATTLE
-    cattle = found.cattle
-    assert cattle is not None
-    assert (cattle.vmid, cattle.cores, cattle.memory, cattle.swap, cattle.disk) == (118, 2, 4096, 512, 24)
-    assert (cattle.address, cattle.start_on_boot, cattle.home_on_root) == ("dhcp", True, True)
-    mounts = {(one.source, one.path) for one in cattle.host_mounts}
+    stack = cattle("cattle-118", **{**given, "agentImage": "nousresearch/hermes-agent:v1@sha256:" + "0" * 64})
+    found = stack.cattle
+    assert (found.vmid, found.cores, found.memory, found.swap, found.disk) == (118, 2, 4096, 512, 24)
+    assert (found.network.address, found.start_on_boot, found.home_on_root) == ("dhcp", True, True)
+    mounts = {(one.source, one.path) for one in found.host_mounts}
     assert mounts == {("/mnt/pve/hdd/hermes", "/data"), ("/media/2tb/hermes", "/fast")}
-    assert found.keyctl
+    assert stack.keyctl
 
 
 def test_the_agents_folders_are_on_its_volume_wherever_that_is() -> None:
-    settings = read("cattle", **MODEL, cattleMountPath="/srv/hermes", agentWorkingDirectory="/srv/hermes")
-    assert settings.agent is not None
-    assert state_directory_of(settings.agent, "/srv/hermes") == "/srv/hermes/.hermes"
-    assert working_directory_of(settings.agent, "/srv/hermes") == "/srv/hermes"
+    stack = cattle(cattleMountPath="/srv/hermes", agentWorkingDirectory="/srv/hermes")
+    assert (stack.state_directory, stack.working_directory) == ("/srv/hermes/.hermes", "/srv/hermes")
 
 
 def test_the_api_is_off_unless_it_is_asked_for() -> None:
-    agent = read("cattle", **MODEL).agent
-    assert agent is not None
-    assert not agent.api
-    assert warnings_of(agent) == []
+    agent = cattle().agent
+    assert not agent.serves_api
+    assert list(agent.warnings()) == []
 
 
 @pytest.mark.parametrize(
@@ -478,9 +423,7 @@ def test_the_api_is_off_unless_it_is_asked_for() -> None:
     ],
 )
 def test_what_is_seldom_meant_is_warned_of(given: dict[str, Any], part: str) -> None:
-    agent = read("cattle", **MODEL, **given).agent
-    assert agent is not None
-    (warning,) = warnings_of(agent)
+    (warning,) = cattle(**given).agent.warnings()
     assert part in warning
 
 
@@ -491,9 +434,9 @@ def test_the_remedy_for_a_commit_prints_one_that_is_taken(tmp_path: Path, annota
     ((_, rule, remedy),) = faults("cattle", **given, agentCommit="v1").values()
     assert rule == "must be a full commit"
     assert pasted(remedy) == commit
-    agent = read("cattle", **given, agentCommit=pasted(remedy)).agent
-    assert agent is not None
-    assert agent.commit == commit
+    agent = cattle(**given, agentCommit=pasted(remedy)).agent
+    assert isinstance(agent, BareMetalAgent)
+    assert agent.install.commit == commit
 
 
 def test_the_installer_is_refused_with_what_to_set() -> None:
@@ -514,8 +457,8 @@ def test_the_installer_is_refused_with_what_to_set() -> None:
     ],
 )
 def test_when_the_web_interface_is_built(given: dict[str, Any], built: bool) -> None:
-    agent = read("cattle", **MODEL, **given).agent
-    assert agent is not None
+    agent = cattle(**given).agent
+    assert isinstance(agent, BareMetalAgent)
     assert agent.builds_web_ui is built
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from components.surroundings import home_faults, known_without_claim, number_fau
 from proxmox.errors import Fault
 from proxmox.planning import AttachWish
 from proxmox.preflight import CattleCheck, GuestCheck
+from tests.settings import cattle, pet
 
 HOME = "/home/hermes"
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
@@ -37,18 +37,15 @@ def told(
         "keys": KEYS,
     }
     values |= changes
-    cattle: Any = SimpleNamespace(
-        vmid=105,
-        volume=values["volume"],
-        mount_path=HOME,
-        host_mounts=[SimpleNamespace(source=source, path=path) for source, path in values["mounts"]],
-        storage=values["storage"],
-        home_folder=next((source for source, path in values["mounts"] if path == HOME), None),
-        home_on_root=not values["volume"] and HOME not in [path for _, path in values["mounts"]],
+    stack = cattle(
+        cattleVolume=values["volume"],
+        cattleHostMounts=[{"source": source, "path": path} for source, path in values["mounts"]],
+        cattleStorage=values["storage"],
+        node=values["node"],
+        template=values["template"],
     )
-    settings: Any = SimpleNamespace(connection=SimpleNamespace(node=values["node"]), template=values["template"])
     state = OwnState("claim", 105, home=home, container=container, placed=placed)
-    return [fault.key for fault in home_faults(settings, cattle, values["keys"], state)]
+    return [fault.key for fault in home_faults(stack, values["keys"], state)]
 
 
 ON_DISK = ({"slot": "mp1", "source": "/mnt/pve/hdd/home", "path": f"{HOME}/", "readOnly": False},)
@@ -74,8 +71,13 @@ BESIDE = ({"slot": "mp1", "source": "/mnt/pve/hdd/x", "path": "/data", "readOnly
         ("root", (), {"keys": ["ssh-ed25519 BBBB"], "node": "pve2"}, ["node", "cattleSshKeys"]),
         ("root", (), {"storage": "ssd"}, ["cattleStorage"]),
         # Elsewhere the container may go.
-        ("volume", (), {"volume": "hermes", "template": "other", "keys": [], "storage": "ssd"}, []),
-        ("root", ON_DISK, {"mounts": [("/mnt/pve/hdd/home", HOME)], "template": "other"}, []),
+        (
+            "volume",
+            (),
+            {"volume": "hermes", "template": "local:vztmpl/other.tar.zst", "keys": [], "storage": "ssd"},
+            [],
+        ),
+        ("root", ON_DISK, {"mounts": [("/mnt/pve/hdd/home", HOME)], "template": "local:vztmpl/other.tar.zst"}, []),
     ],
 )
 def test_a_home_is_not_lost_by_a_setting(
@@ -103,18 +105,17 @@ def test_another_volume_is_another_home() -> None:
     """As after a volume's name was changed and with it its path, which makes a new and empty one."""
     wish = AttachWish(105, "pve", "local-lvm:vm-999-disk-2", HOME, 999)
     check = CattleCheck(GuestCheck(105, "pve", "local-lvm", 20), attach=wish)
-    cattle: Any = SimpleNamespace(home_on_root=False)
-    [warning] = warnings_of(check, cattle, OwnState("claim", 105, home="volume", volid="local-lvm:vm-999-disk-1"))
+    settings = cattle().cattle
+    [warning] = warnings_of(check, settings, OwnState("claim", 105, home="volume", volid="local-lvm:vm-999-disk-1"))
     assert "moves from volume local-lvm:vm-999-disk-1 to local-lvm:vm-999-disk-2" in warning
-    assert warnings_of(check, cattle, OwnState("claim", 105, home="volume", volid=wish.volid)) == []
-    assert warnings_of(check, cattle, OwnState()) == []
+    assert warnings_of(check, settings, OwnState("claim", 105, home="volume", volid=wish.volid)) == []
+    assert warnings_of(check, settings, OwnState()) == []
 
 
 def test_what_would_make_the_pet_anew_is_refused_without_a_word_of_its_protection() -> None:
     def told(vmid: int = 999, node: str = "pve", storage: str = "local-lvm") -> list[Fault]:
-        settings: Any = SimpleNamespace(connection=SimpleNamespace(node=node))
-        pet: Any = SimpleNamespace(vmid=vmid, storage=storage)
-        return pet_place_faults(settings, pet, OwnState("claim", 999, container=CONTAINER))
+        stack = pet(petVmid=vmid, node=node, petStorage=storage)
+        return pet_place_faults(stack, OwnState("claim", 999, container=CONTAINER))
 
     assert told() == []
     found = told(998, "pve2", "ssd")

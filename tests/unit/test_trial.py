@@ -22,7 +22,7 @@ from provisioning.errors import ProvisioningError
 from provisioning.models import ConfigureInputs, ModelEndpoint
 from provisioning.phases import render_configure
 from tests.repository import a_release, pasted
-from tests.unit.test_settings import MODEL, read
+from tests.settings import MODEL, cattle
 from trial import __main__ as command
 from trial import decisions, look, unpack
 
@@ -58,10 +58,7 @@ def test_no_secret_of_a_stack_file_gets_into_a_trial() -> None:
 
 
 def configured(**given: Any) -> ConfigureInputs:
-    settings = read("cattle", **{**MODEL, **given})
-    assert settings.cattle is not None
-    assert settings.agent is not None
-    return configure_inputs(settings.cattle, settings.agent, {"directory": "/opt/hermes/x"})
+    return configure_inputs(cattle(**given), {"directory": "/opt/hermes/x"})
 
 
 FULL = {
@@ -129,21 +126,21 @@ GIT = {**MODEL, "agentSource": "git", "agentTag": "v-old", "agentCommit": "a" * 
 
 
 def test_the_releases_are_the_stacks_and_the_one_that_is_tried() -> None:
-    old, new = command.releases_of(read("cattle", **GIT), options(version="0.20.3"), "git://10.64.0.1:9418/x.git")
+    old, new = command.releases_of(cattle(**GIT), options(version="0.20.3"), "git://10.64.0.1:9418/x.git")
     assert (old.git_tag, old.version, new.git_tag, new.version) == ("v-old", "0.19.0", "v-new", "0.20.3")
     assert {old.git_url, new.git_url} == {"git://10.64.0.1:9418/x.git"}
-    old, new = command.releases_of(read("cattle", **{**GIT, "agentSource": "pypi"}), options(), None)
+    old, new = command.releases_of(cattle(**{**GIT, "agentSource": "pypi"}), options(), None)
     assert (old.source, new.source, new.version) == ("pypi", "git", None)
-    old, _ = command.releases_of(read("cattle", **GIT), options(**{"from": ("v-older", "c" * 40)}), None)
+    old, _ = command.releases_of(cattle(**GIT), options(**{"from": ("v-older", "c" * 40)}), None)
     assert (old.git_tag, old.git_commit, old.version) == ("v-older", "c" * 40, None)
 
 
 def test_the_release_that_runs_and_another_mode_are_refused() -> None:
     with pytest.raises(command.TrialError, match="runs already"):
-        command.releases_of(read("cattle", **GIT), options(commit="a" * 40), None)
+        command.releases_of(cattle(**GIT), options(commit="a" * 40), None)
     image = {"agentMode": "docker", "agentImage": f"example.org/hermes:v1@sha256:{'0' * 64}", "agentDashboard": "false"}
     with pytest.raises(command.TrialError, match="bare-metal mode only"):
-        command.releases_of(read("cattle", **{**GIT, **image}), options(), None)
+        command.releases_of(cattle(**{**GIT, **image}), options(), None)
 
 
 # ---- what is concluded ----------------------------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""Messengers by which people talk to the agent. The forms: hermes_cli/web_server.py of 0.19.0 and 0.20.3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+
+from proxmox.errors import Fault
+from settings.kinds import for_env, matches, secret
+from settings.section import Section, refuse, rule, setting
+
+
+def _token(pattern: str, rule: str, remedy: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise refuse(rule, remedy)
+        return for_env(value)
+
+    return secret(check)
+
+
+def _texts(value: object) -> object:
+    """Numbers are meant as texts: YAML made them of `- 1234`."""
+    return [str(item) if isinstance(item, int) else item for item in value] if isinstance(value, list) else value
+
+
+_SHOWN_THERE = "the messenger shows it in a user's profile"
+NumericUsers = Annotated[
+    list[Annotated[str, matches(r"\d+", "must be the numeric ids of users", _SHOWN_THERE)]], BeforeValidator(_texts)
+]
+SlackUsers = list[Annotated[str, matches(r"[UW][A-Z0-9]{2,}", "must be the member ids of users, U...", _SHOWN_THERE)]]
+
+
+class MessengerSettings(Section):
+    """Tokens, and who may talk to the agent. All of them ask for messages: no port is opened."""
+
+    telegram_token: Annotated[
+        SecretStr,
+        _token(
+            r"\d+:[A-Za-z0-9_-]{30,}",
+            "must be a whole token of a Telegram bot",
+            "BotFather prints it: 123456789:ABC...",
+        ),
+    ] = setting(
+        "agentTelegramToken",
+        "",
+        "The token of a Telegram bot. The agent asks Telegram for messages, no port is opened.",
+    )
+    telegram_allowed_users: NumericUsers = setting(
+        "agentTelegramAllowedUsers",
+        [],
+        "Who may talk to the agent by Telegram: numeric user ids. Empty: nobody.",
+    )
+    discord_token: Annotated[
+        SecretStr,
+        _token(
+            r"[A-Za-z0-9_.-]{50,}",
+            "must be a whole token of a Discord bot",
+            "the Developer Portal shows it once: Bot, Reset Token",
+        ),
+    ] = setting("agentDiscordToken", "", "The token of a Discord bot.")
+    discord_allowed_users: NumericUsers = setting(
+        "agentDiscordAllowedUsers", [], "Who may talk to the agent by Discord: numeric user ids. Empty: nobody."
+    )
+    slack_bot_token: Annotated[
+        SecretStr,
+        _token(r"xoxb-\S+", "must be a bot token of Slack, xoxb-...", "OAuth & Permissions of the app shows it"),
+    ] = setting("agentSlackBotToken", "", "The bot token of a Slack app, xoxb-..., with agentSlackAppToken.")
+    slack_app_token: Annotated[
+        SecretStr,
+        _token(r"xapp-\S+", "must be an app-level token of Slack, xapp-...", "Basic Information of the app makes one"),
+    ] = setting(
+        "agentSlackAppToken",
+        "",
+        "The app-level token of the same Slack app, xapp-..., for its socket mode: no port is opened.",
+    )
+    slack_allowed_users: SlackUsers = setting(
+        "agentSlackAllowedUsers", [], "Who may talk to the agent by Slack: member ids, U.... Empty: nobody."
+    )
+
+    @rule
+    def _slack_needs_both(self) -> Iterator[Fault]:
+        # Socket mode, which needs no open port, takes both (plugins/platforms/slack).
+        if bool(self.slack_bot_token) != bool(self.slack_app_token):
+            text = "Slack needs agentSlackBotToken and agentSlackAppToken"
+            yield self.fault("slack_app_token", text, "set both, or none")
+
+    @property
+    def variables(self) -> dict[str, SecretStr | str]:
+        """What is set, as variables of the agent's environment."""
+        values = {variable: getattr(self, name) for name, variable in VARIABLES.items()}
+        return {name: ",".join(value) if isinstance(value, list) else value for name, value in values.items() if value}
+
+
+VARIABLES = {
+    "telegram_token": "TELEGRAM_BOT_TOKEN",
+    "telegram_allowed_users": "TELEGRAM_ALLOWED_USERS",
+    "discord_token": "DISCORD_BOT_TOKEN",
+    "discord_allowed_users": "DISCORD_ALLOWED_USERS",
+    "slack_bot_token": "SLACK_BOT_TOKEN",
+    "slack_app_token": "SLACK_APP_TOKEN",
+    "slack_allowed_users": "SLACK_ALLOWED_USERS",
+}
+"""By field: what gateway/config.py and gateway/authz_mixin.py of 0.19.0 and 0.20.3 read."""

@@ -1,0 +1,68 @@
+"""The account that the agent runs as, where its data lies, how its service behaves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from settings.kinds import Account, AccountId, DebianPackages, OptionalPlainPath, PythonPackage, once
+from settings.section import Section, refuse, setting
+
+
+def _arguments(value: list[str]) -> list[str]:
+    for argument in value:
+        if argument == "--replace" or argument.startswith("--replace="):
+            # Two processes that end each other for ever (facts hermes 3, issue 23272).
+            raise refuse("--replace would make the gateway and its service end each other", "leave it out")
+        if not argument or not argument.isprintable():
+            raise refuse("an argument must be a text in one line", "write one argument an item, like: -v")
+    return value
+
+
+class ServiceSettings(Section):
+    """An empty directory means: below the home, in its usual place."""
+
+    user: Account = setting("agentUser", "hermes", "The account that the agent runs as in the cattle.")
+    group: Account = setting("agentGroup", "hermes", "That account's group.")
+    uid: AccountId = setting(
+        "agentUid", 10000, "The account's number. It owns the data on the volume: change it only for a new volume."
+    )
+    gid: AccountId = setting("agentGid", 10000, "The group's number.")
+    state_directory: OptionalPlainPath = setting(
+        "agentStateDirectory",
+        "",
+        "Where the agent keeps its state (HERMES_HOME), on the volume. Empty: .hermes in cattleMountPath.",
+    )
+    working_directory: OptionalPlainPath = setting(
+        "agentWorkingDirectory",
+        "",
+        "Where the agent's tools work unless told otherwise, on the volume. Empty: workspace in cattleMountPath.",
+    )
+    extra_args: Annotated[list[str], AfterValidator(_arguments)] = setting(
+        "agentExtraArgs",
+        [],
+        "Further arguments of hermes gateway run, one an item: -v for one. They can be seen by all in the cattle.",
+    )
+    restart: Literal["always", "on-failure", "on-abnormal", "on-abort", "on-watchdog", "on-success", "no"] = setting(
+        "agentRestart",
+        "always",
+        "When systemd starts the gateway again: always, on-failure, on-abnormal, on-abort, on-watchdog, on-success "
+        "or no.",
+    )
+    restart_seconds: Annotated[int, Field(ge=0, le=3600)] = setting(
+        "agentRestartSeconds", 5, "How long systemd waits before it does."
+    )
+    extra_packages: DebianPackages = setting(
+        "agentExtraPackages", [], "Debian packages for the agent's use, ffmpeg for voice messages for one."
+    )
+    extra_python_packages: Annotated[list[PythonPackage], AfterValidator(once)] = setting(
+        "agentExtraPythonPackages",
+        [],
+        "Python packages for the agent's own environment, with their version: httpx==0.28.1.",
+    )
+    backups_kept: Annotated[int, Field(ge=1, le=1000)] = setting(
+        "agentBackupsKept",
+        5,
+        "So many backups of the agent's data stay on the volume: an update makes one, and scripts/agent backup.",
+    )

@@ -1,0 +1,199 @@
+"""Write what is made of the settings' models: the config block of Pulumi.yaml, docs/options.md, a schema for editors.
+
+`python -m settings.generate` writes, `--check` says which file is not up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic.fields import FieldInfo
+
+from settings.section import is_secret, kind, own_settings
+from settings.stack import GROUPS, SECRETS, SETTINGS
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = "hermes-homelab"
+BEGIN = "<!-- made by python -m settings.generate, from here -->"
+END = "<!-- to here -->"
+NOTES = {
+    "What is declared about the agent": "With an example, and what becomes of it: "
+    "[Declare the agent's settings, documents and models]"
+    "(operations.md#declare-the-agents-settings-documents-and-models).",
+    "The agent in Docker": "Read with `agentMode: docker` only; what the modes share is above.",
+}
+"""What stands before a group's table in docs/options.md."""
+
+
+def description(found: FieldInfo) -> str:
+    return f"{'Secret. ' if is_secret(found) else ''}{found.description}"
+
+
+def items_of(key: str) -> str:
+    """The type of an array's items."""
+    items = schema_of_settings()[0][key].get("items", {})
+    return "object" if "$ref" in items else str(items.get("type", "string"))
+
+
+# --- Pulumi.yaml --------------------------------------------------------------------------------
+
+
+def config_block() -> Iterator[str]:
+    """The lines below `config:`."""
+    for title, sections in GROUPS.items():
+        heading = f"  # --- {title[0].lower()}{title[1:]} "
+        yield f"{heading:-<100}"
+        for section in sections:
+            for key, found in own_settings(section).items():
+                yield f"  {key}:"
+                yield f"    type: {kind(found)}"
+                if kind(found) == "array":
+                    yield "    items:"
+                    yield f"      type: {items_of(key)}"
+                yield f"    default: {flow(found.default)}"
+                yield f"    description: {json.dumps(description(found), ensure_ascii=False)}"
+
+
+def flow(value: Any) -> str:
+    """A value in one line of YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).removesuffix("...\n")
+    return '""' if value == "" else text.strip()
+
+
+def project_file(text: str) -> str:
+    head, found, _ = text.partition("\nconfig:\n")
+    return f"{head}{found}" + "".join(f"{line}\n" for line in config_block())
+
+
+# --- docs/options.md ----------------------------------------------------------------------------
+
+
+def tables() -> Iterator[str]:
+    for title, sections in GROUPS.items():
+        yield f"## {title}\n"
+        if title in NOTES:
+            yield f"{NOTES[title]}\n"
+        yield "| key | type | default | |\n|---|---|---|---|"
+        for section in sections:
+            for key, found in own_settings(section).items():
+                default = found.default
+                shown = "" if default == "" else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+                # An asterisk would begin emphasis.
+                described = description(found).replace("*", r"\*")
+                yield f"| `{key}` | {kind(found)} | {shown} | {described} |"
+        yield ""
+    yield f"Secrets: {', '.join(f'`{key}`' for key in SETTINGS if key in SECRETS)}.\n"
+
+
+def options(text: str) -> str:
+    before, _, rest = text.partition(f"{BEGIN}\n")
+    _, _, after = rest.partition(f"{END}\n")
+    return f"{before}{BEGIN}\n\n" + "".join(f"{line}\n" for line in tables()) + f"{END}\n{after}"
+
+
+# --- the schema ---------------------------------------------------------------------------------
+
+
+def schema_of_settings() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON schema of each setting by its key, and the definitions that they refer to."""
+    found: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
+    for sections in GROUPS.values():
+        for section in sections:
+            made = section.model_json_schema(ref_template="#/definitions/{model}")
+            definitions |= made.get("$defs", {})
+            found |= {key: made["properties"][key] for key in own_settings(section)}
+    return found, definitions
+
+
+def as_a_stack_file_has_it(key: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A value may stand as YAML has it, as a text, or encrypted."""
+    found = SETTINGS[key]
+    inner = {name: value for name, value in schema.items() if name not in ("title", "default", "description", "alias")}
+    encrypted = {"$ref": "#/definitions/encrypted"}
+    texts = {"integer": r"^-?\d+$", "boolean": "^(true|false)$"}
+    choices: list[dict[str, Any]]
+    match kind(found):
+        case "string" if is_secret(found):
+            choices = [encrypted, {"const": ""}]
+        case "object" if is_secret(found):
+            choices = [{"type": "object", "additionalProperties": encrypted}]
+        case "array" if inner.get("type") != "array":  # of files
+            choices = [{"type": "array", "items": {"type": "string"}}, encrypted]
+        case "string" if inner.get("type", "string") != "string":  # a file
+            choices = [{"type": "string"}, encrypted]
+        case "object" if key == "agentDocuments":
+            file = {"type": "object", "required": ["file"], "properties": {"file": {"type": "string"}}}
+            choices = [{"type": "object", "additionalProperties": {"anyOf": [{"type": "string"}, file]}}]
+        case "integer" | "boolean" as which:
+            choices = [inner, {"type": "string", "pattern": texts[which]}, encrypted]
+        case _:
+            choices = [inner, encrypted]
+    return {"description": description(found), "default": found.default, "anyOf": choices}
+
+
+def schema() -> str:
+    settings, definitions = schema_of_settings()
+    properties = {f"{PROJECT}:{key}": as_a_stack_file_has_it(key, each) for key, each in settings.items()}
+    used: dict[str, Any] = {
+        "encrypted": {"type": "object", "required": ["secure"], "properties": {"secure": {"type": "string"}}}
+    }
+    pending: list[Any] = [properties]
+    while pending:
+        for name in re.findall(r'"#/definitions/(\w+)"', json.dumps(pending.pop())):
+            if name not in used:
+                used[name] = definitions[name]
+                pending.append(definitions[name])
+    document = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "A stack of hermes-homelab",
+        "type": "object",
+        "properties": {
+            "config": {
+                "type": ["object", "null"],
+                "properties": properties,
+                # Other projects' keys, the plugin's and Pulumi's own, may be there, too.
+                "patternProperties": {f"^(?!{PROJECT}:)": {}},
+                "additionalProperties": False,
+            }
+        },
+        "definitions": dict(sorted(used.items())),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+# --- the program --------------------------------------------------------------------------------
+
+
+def made() -> dict[Path, str]:
+    """Every file, as it should be."""
+    project, documents = ROOT / "Pulumi.yaml", ROOT / "docs" / "options.md"
+    return {
+        project: project_file(project.read_text(encoding="utf-8")),
+        documents: options(documents.read_text(encoding="utf-8")),
+        ROOT / "docs" / "stack.schema.json": schema(),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m settings.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail where a file is not up to date")
+    check = parser.parse_args().check
+    behind = [file for file, text in made().items() if not file.exists() or file.read_text(encoding="utf-8") != text]
+    for file in behind:
+        if check:
+            print(f"{file.relative_to(ROOT)} is not up to date: python -m settings.generate", file=sys.stderr)
+        else:
+            file.write_text(made()[file], encoding="utf-8")
+    return 1 if check and behind else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

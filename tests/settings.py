@@ -1,0 +1,48 @@
+"""Settings for tests: a stack's, by what differs from the defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxmox.errors import Faults
+from settings.stack import AgentStack, CattleStack, PetStack, read_stack
+
+ENVIRONMENT = {
+    "PROXMOX_VE_ENDPOINT": "https://192.0.2.10:8006",
+    "PROXMOX_VE_API_TOKEN": "pulumi@pve!ci=00000000-1111-2222-3333-444444444444",
+}
+MODEL: dict[str, Any] = {"agentModelUrl": "http://192.0.2.20:4000/v1", "agentModel": "m"}
+
+
+def read(
+    stack: str,
+    *,
+    in_clear: frozenset[str] = frozenset(),
+    with_secrets: frozenset[str] = frozenset(),
+    environment: dict[str, str] | None = None,
+    **given: Any,
+) -> PetStack | CattleStack:
+    where = ENVIRONMENT if environment is None else environment
+    return read_stack(stack, given, where, in_clear=in_clear, with_secrets=with_secrets)
+
+
+def pet(**given: Any) -> PetStack:
+    found = read("pet", **given)
+    assert isinstance(found, PetStack)
+    return found
+
+
+def cattle(stack: str = "cattle", **given: Any) -> AgentStack:
+    """A cattle with an agent, and with a model unless another one is given."""
+    found = read(stack, **{**MODEL, **given})
+    assert isinstance(found, AgentStack)
+    return found
+
+
+def faults(stack: str, **given: Any) -> dict[str, tuple[str, str, str]]:
+    """Value, rule and remedy of each fault, by key."""
+    with pytest.raises(Faults) as caught:
+        read(stack, **given)
+    return {fault.key: (fault.value, fault.rule, fault.remedy) for fault in caught.value.faults}
