@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Before pytest comes to pvelab/tests: it names modules by their folders, and would take pvelab/ for the package.
-import pvelab  # noqa: F401
-
 
 class _Sharing(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist tells no types
     """The tests of a file of e2e stay together in one worker: they have one lab. All others go where there is room."""
