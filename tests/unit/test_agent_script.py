@@ -6,8 +6,16 @@ Git and Python are the real ones, on a repository of the test's own; uv, npm, an
 
 from __future__ import annotations
 
+import hashlib
+import http.server
 import json
+import platform
 import shutil
+import subprocess
+import tarfile
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -374,6 +382,155 @@ def test_a_full_disk_is_told_before_anything_is_done(machine: Machine, web_ui: s
     assert f"799 MB are free, {needed} are needed at least" in log
     assert "docs/operations.md, A full disk" in log
     assert "git " not in (machine.root / "calls").read_text()
+
+
+# -- a Python of uv's, by uv itself -----------------------------------------------------------------------------------
+
+REAL_UV = Path(__file__).parents[2] / ".cache" / "uv" / "bin" / "uv"
+TRIPLE = f"{platform.machine()}-unknown-linux-gnu"
+LEFT_OUT = {"test", "idlelib", "tkinter", "turtledemo", "dist-packages", "site-packages", "__pycache__"}
+RELEASES = "https://github.com/astral-sh/python-build-standalone/releases/download"
+
+
+@dataclass
+class Mirror:
+    """What agentPythonMirror names: a server with the machine's own CPython, packed as uv's builds are.
+
+    `asked`: the paths that were asked for. uv's catalogue of builds and sums is replaced by one that names this build.
+    """
+
+    folder: Path
+    url: str
+    version: str
+    asked: list[str]
+
+    @property
+    def archive(self) -> Path:
+        return self.folder / "20990101" / f"cpython-{self.version}+20990101-{TRIPLE}-install_only_stripped.tar.gz"
+
+    @property
+    def catalogue(self) -> Path:
+        return self.folder / "catalogue.json"
+
+    def publish(self) -> None:
+        """Write the catalogue for the archive as it is."""
+        major, minor, patch = map(int, self.version.split("."))
+        arch = {"family": platform.machine(), "variant": None}
+        entry = {
+            "name": "cpython", "arch": arch, "os": "linux", "libc": "gnu", "variant": None, "prerelease": "",
+            "major": major, "minor": minor, "patch": patch, "build": "20990101",
+            "url": f"{RELEASES}/20990101/{urllib.parse.quote(self.archive.name)}",
+            "sha256": hashlib.sha256(self.archive.read_bytes()).hexdigest(),
+        }  # fmt: skip
+        name = f"cpython-{self.version}-linux-{platform.machine()}-gnu"
+        self.catalogue.write_text(json.dumps({name: entry}))
+
+
+def pack_python(target: Path) -> str:
+    """The machine's CPython in the layout of python-build-standalone's `install_only` archives; answers its version.
+
+    Its documentation, "Distribution Archives": a folder `python`, with `bin` and `lib` in it. CPython finds its library
+    from where its program is (Modules/getpath.py), so it can be moved.
+    """
+    ask = "import os, platform; print(platform.python_version(), os.path.dirname(os.__file__))"
+    said = subprocess.run([str(PYTHON), "-I", "-c", ask], capture_output=True, text=True, check=True, timeout=60).stdout
+    version, library = said.split()
+    name = Path(library).name
+
+    def wanted(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if LEFT_OUT & set(item.name.split("/")) else item
+
+    with tarfile.open(target, "w:gz", compresslevel=1, dereference=True) as archive:
+        archive.add(PYTHON, f"python/bin/{name}")
+        archive.add(library, f"python/lib/{name}", filter=wanted)
+        for link in ("python", "python3"):
+            member = tarfile.TarInfo(f"python/bin/{link}")
+            member.type, member.linkname = tarfile.SYMTYPE, name
+            archive.addfile(member)
+    return version
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    archive = tmp_path_factory.mktemp("python") / "packed"
+    return archive, pack_python(archive)
+
+
+@pytest.fixture
+def mirror(machine: Machine, packed: tuple[Path, str]) -> Iterator[Mirror]:
+    """Beside a machine without a Python that uv takes, and with uv itself."""
+    folder = machine.root / "mirror"
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, directory=str(folder))
+
+        def log_message(self, *_: object) -> None:
+            asked.append(urllib.parse.unquote(self.path))
+
+    archive, version = packed
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield prepared(machine, Mirror(folder, f"http://127.0.0.1:{server.server_port}", version, asked), archive)
+        finally:
+            server.shutdown()
+            thread.join(30)
+
+
+def prepared(machine: Machine, mirror: Mirror, archive: Path) -> Mirror:
+    """The mirror's files, uv itself in a place without a Python, and a project without packages, with uv's own lock."""
+    mirror.archive.parent.mkdir(parents=True)
+    shutil.copy(archive, mirror.archive)
+    mirror.publish()
+    (machine.root / "nothing").mkdir()
+    here = f"PATH={machine.root}/nothing UV_PYTHON_DOWNLOADS_JSON_URL={mirror.catalogue}"
+    machine.tool("uv", f'exec env {here} {REAL_UV} "$@"')
+    extras = "[project.optional-dependencies]\nall = []\nmessaging = []\n"
+    project = f'[project]\nname = "hermes-agent"\nversion = "0.20.3"\nrequires-python = ">=3.11"\n{extras}'
+    (machine.repository / "pyproject.toml").write_text(project)
+    (machine.repository / "uv.lock").unlink()
+    lock = [str(REAL_UV), "lock", "--quiet", "--offline", "--no-config", "--python", str(PYTHON)]
+    subprocess.run(lock, cwd=machine.repository, check=True, timeout=60)
+    machine.commit_files({})
+    return mirror
+
+
+def test_uvs_python_is_fetched_from_the_mirror_and_runs_the_agent(machine: Machine, mirror: Mirror) -> None:
+    log = machine.run(python_mirror=mirror.url)
+    assert log.endswith("\n0"), log
+    assert mirror.asked == [f"/20990101/{mirror.archive.name}"]
+    python = machine.build / "python" / f"cpython-{mirror.version}-linux-{platform.machine()}-gnu"
+    # The agent's own environment is made with it, and what runs there is the copy: its library, too.
+    ask = "import os, sys; print(sys.base_prefix, os.path.dirname(os.__file__), os.path.realpath(sys.executable))"
+    run = [str(machine.build / "venv" / "bin" / "python"), "-I", "-c", ask]
+    said = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60, env={"PATH": "/usr/bin:/bin"})
+    for place in said.stdout.split():
+        assert Path(place).resolve().is_relative_to(python), said.stdout
+    assert f"for Python {mirror.version}" in log
+    assert json.loads((machine.build / "install.json").read_text())["version"] == "0.20.3"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda archive: archive.write_bytes(archive.read_bytes() + b"more"), "ash mismatch"),
+        (Path.unlink, "404"),
+    ],
+    ids=["another content", "no such file"],
+)
+def test_a_mirror_that_has_something_else_installs_nothing(
+    machine: Machine, mirror: Mirror, spoil: Callable[[Path], object], words: str
+) -> None:
+    spoil(mirror.archive)
+    log = machine.run(python_mirror=mirror.url)
+    assert log.endswith("\n1"), log
+    assert words in log
+    assert "and uv's can't be fetched" in log
+    assert "Set agentPythonMirror" in log
+    assert not (machine.root / "opt" / "wanted").exists()
 
 
 # -- apt ---------------------------------------------------------------------------------------------------------------
