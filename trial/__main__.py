@@ -46,19 +46,21 @@ from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
-from settings.agent import BareMetalAgent
+from settings.agent import BareMetalAgent, DockerAgent
 from settings.stack import AgentStack, read_stack
 from trial.decisions import (
     Held,
     Running,
     Verdict,
     agent_notes,
+    bare_metal,
     changes,
     detached,
     faults_of_arguments,
     left_out,
     lost,
     usable_settings,
+    what_runs_in,
 )
 
 STATE = CACHE / "try-release"
@@ -104,12 +106,9 @@ def settings_of(stack: str) -> AgentStack:
 
 def releases_of(stack: AgentStack, options: argparse.Namespace, url: str | None) -> tuple[AgentInputs, AgentInputs]:
     """The release that runs and the one that is tried. TrialError when they are the same."""
-    if not isinstance(stack.agent, BareMetalAgent):
-        raise TrialError(
-            "a release is tried in bare-metal mode only. Another image is proved by the update itself, and taken back "
-            "when it does not answer."
-        )
-    present = agent_inputs(stack.agent).model_dump()
+    if isinstance(stack.agent, DockerAgent) and not options.over:
+        raise TrialError(what_runs_in(stack.agent.container.image, UPSTREAM_GIT_URL))
+    present = agent_inputs(bare_metal(stack.agent)).model_dump()
     if url is not None:
         present["git_url"] = url
     if options.over:
@@ -441,8 +440,8 @@ def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
         with a_bench(Bench, folder, stack.home, model_key=key, repository=repository, volume_size=size) as bench:
             url = options.repository if source is None else bench.git_url(source.repository)
             old, new = releases_of(stack, options, url)
-            trial = Trial(bench, stack, verdict, key)
             verdict.left_out = left_out(configure_inputs(stack))
+            trial = Trial(bench, stack.model_copy(update={"agent": bare_metal(stack.agent)}), verdict, key)
             trial.judge(old, new, archive)
 
 

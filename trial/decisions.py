@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from provisioning.models import ApiServer, ConfigureInputs, Dashboard, ModelEndpoint
-from settings.agent.source import prints_commit
+from settings.agent import AgentSettings, BareMetalAgent, DockerAgent
+from settings.agent.source import SourceSettings, prints_commit
 from settings.stack import SECRETS
 
 PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
@@ -65,9 +66,33 @@ def detached(inputs: ConfigureInputs, endpoint: ModelEndpoint) -> ConfigureInput
     )
 
 
+def bare_metal(agent: BareMetalAgent | DockerAgent) -> BareMetalAgent:
+    """The same agent without a container; its own where it has none."""
+    if isinstance(agent, BareMetalAgent):
+        return agent
+    shared = {name: getattr(agent, name) for name in AgentSettings.model_fields}
+    return BareMetalAgent.model_construct(**shared, install=SourceSettings.model_construct())
+
+
+def what_runs_in(image: str, repository: str) -> str:
+    """Why a stack in Docker mode has to name the release that it runs, and how."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    return (
+        f"the stack runs the image {image}, which does not say what commit it is made of. Name the release that is in "
+        f"it: --from {tag} COMMIT, if that is its tag. The commit: {prints_commit(repository, tag)}"
+    )
+
+
 def left_out(inputs: ConfigureInputs) -> list[str]:
     """What of a stack's configuration a trial can't try, in words."""
     found = ["your model endpoint (the lab's answered)", "the network, cut off but for the installation"]
+    if inputs.container is not None:
+        found.append(
+            "the image: the release's code was tried on the home without a container, so not the image's start-up "
+            "hooks, Python and SQLite. The update proves it, and takes it back when it does not answer"
+        )
+        if inputs.container.volumes or inputs.container.options:
+            found.append("agentExtraVolumes and agentExtraOptions")
     if inputs.mcp_servers:
         found.append(f"MCP servers, declared and not started: {', '.join(sorted(inputs.mcp_servers))}")
     if any(MESSENGERS.match(name) for name in (*inputs.environment, *inputs.secret_environment)):

@@ -34,6 +34,8 @@ SETTINGS = {
     "agentTelegramAllowedUsers": ["1"],
     "agentSettings": {"timezone": "Europe/Berlin", "no_such_key": {"a": 1}},
 }
+# Of a stack in Docker mode what is tried is the release, as its home has it; the rest of the course is the same.
+IN_DOCKER = {"agentMode": "docker", "agentImage": f"example.org/hermes-agent:v1@sha256:{'0' * 64}"}
 THEIRS = "# mine\ndelegation: {max_iterations: 50}\nmy_own: 1\n"
 
 
@@ -55,9 +57,9 @@ def home(tmp_path: Path) -> Path:
 
 def begun(source: Source, folder: Path, *more: str) -> subprocess.Popen[str]:
     """The command; its output goes to `folder`/said."""
-    settings, over = dict(SETTINGS), ["--from", source.releases[-1].tag, source.releases[-1].commit]
+    settings, over = SETTINGS | IN_DOCKER, ["--from", source.releases[-1].tag, source.releases[-1].commit]
     if source.previous is None:
-        settings |= {"agentSource": "pypi", "agentVersion": "0.18.2"}
+        settings = SETTINGS | {"agentSource": "pypi", "agentVersion": "0.18.2"}
         over = []
     file = folder / "Pulumi.yaml"
     file.write_text(yaml.safe_dump({"config": {f"hermes-homelab:{key}": value for key, value in settings.items()}}))
@@ -96,6 +98,7 @@ def test_a_release_is_tried_on_a_copy_of_a_home_after_a_trial_that_was_killed(
     assert "1 memories" in proved
     assert "way back" in proved
     assert "messengers" in "\n".join(found["left_out"])
+    assert ("the image: " in "\n".join(found["left_out"])) == (source.previous is not None)
     assert "no_such_key" in said
     if source.kind == "upstream":
         # facts hermes 0.20, 5 and 6

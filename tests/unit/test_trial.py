@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from components.agent import configure_inputs
 from provisioning.errors import ProvisioningError
-from provisioning.models import ConfigureInputs, ModelEndpoint
+from provisioning.models import UPSTREAM_GIT_URL, ConfigureInputs, ModelEndpoint
 from provisioning.phases import render_configure
 from tests.repository import a_release, pasted
 from tests.settings import MODEL, cattle
@@ -135,12 +135,38 @@ def test_the_releases_are_the_stacks_and_the_one_that_is_tried() -> None:
     assert (old.git_tag, old.git_commit, old.version) == ("v-older", "c" * 40, None)
 
 
-def test_the_release_that_runs_and_another_mode_are_refused() -> None:
+def test_the_release_that_runs_is_refused() -> None:
     with pytest.raises(command.TrialError, match="runs already"):
         command.releases_of(cattle(**GIT), options(commit="a" * 40), None)
-    image = {"agentMode": "docker", "agentImage": f"example.org/hermes:v1@sha256:{'0' * 64}", "agentDashboard": "false"}
-    with pytest.raises(command.TrialError, match="bare-metal mode only"):
-        command.releases_of(cattle(**{**GIT, **image}), options(), None)
+
+
+def test_a_stack_in_docker_mode_names_what_its_image_runs(tmp_path: Path) -> None:
+    commit = a_release(tmp_path, "v1", annotated=False)
+    image: dict[str, Any] = {"agentMode": "docker", "agentImage": f"example.org:5000/hermes:v1@sha256:{'0' * 64}"}
+    given = {**MODEL, **image, "agentDashboard": "false"}
+    with pytest.raises(command.TrialError, match="does not say what commit it is made of") as refused:
+        command.releases_of(cattle(**given), options(), None)
+    # The remedy, followed: its command prints what --from wants.
+    text, _, remedy = str(refused.value).partition("The commit: ")
+    assert "--from v1 COMMIT" in text
+    remedy = remedy.replace(UPSTREAM_GIT_URL, tmp_path.as_uri())
+    old, new = command.releases_of(cattle(**given), options(**{"from": ("v1", pasted(remedy))}), None)
+    assert (old.git_tag, old.git_commit, old.source, new.git_tag) == ("v1", commit, "git", "v-new")
+
+
+def test_of_a_stack_in_docker_mode_the_image_is_not_tried() -> None:
+    image = f"example.org/hermes:v1@sha256:{'0' * 64}"
+    given: dict[str, Any] = {**MODEL, "agentMode": "docker", "agentImage": image, "agentDashboard": "false"}
+    stack = cattle(**given, agentExtraVolumes=["/data:/data"], agentSettings={"timezone": "Europe/Berlin"})
+    told = "\n".join(decisions.left_out(configure_inputs(stack)))
+    assert "the image: the release's code was tried on the home without a container" in told
+    assert "agentExtraVolumes" in told
+    assert "image" not in "\n".join(decisions.left_out(configured()))
+    # What is tried: the same settings, without a container.
+    bare = stack.model_copy(update={"agent": decisions.bare_metal(stack.agent)})
+    inputs = decisions.detached(configure_inputs(bare, {"directory": "/opt/hermes/v1"}), LAB)
+    assert (inputs.container, inputs.settings) == (None, {"timezone": "Europe/Berlin"})
+    render_configure(inputs)
 
 
 # ---- what is concluded ----------------------------------------------------------------------------------------------
