@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pvelab.runtime import Runtime
@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """One entry of Proxmox's ``storage.cfg``.
+    """One entry of Proxmox's ``storage.cfg``; ``type`` is one that :mod:`pvelab.storages` knows.
 
     ``content`` uses Proxmox's content names (``rootdir``, ``images``, ``vztmpl``, ``iso``, ``backup``).
     ``nodes`` limits where the storage exists; None is everywhere. ``capacity`` is the total shown for a
@@ -23,7 +23,7 @@ class StorageConfig:
     """
 
     name: str
-    type: Literal["dir", "lvmthin"]
+    type: str
     content: frozenset[str]
     shared: bool = False
     nodes: frozenset[str] | None = None

@@ -12,6 +12,7 @@ from pvelab.errors import ApiError, bad_params, denied, die
 from pvelab.guestfile import GuestConfig, Section, is_mount, is_unused, mount_points, mount_type, parse_mount
 from pvelab.runtime import RuntimeFault
 from pvelab.schema import NETWORK, format_size, parse_property_string
+from pvelab.storages import type_of
 from pvelab.tasks import Task
 
 # --- move_volume ------------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def _move_to_guest(
         storage = cluster.volumes.parse(volid).storage
         if any(volume_of(k, v) == volid for s in source_config.snapshots.values() for k, v in _slots(s.options)):
             raise die("Cannot move volume used by a snapshot to another container")
-        if storage.type != "lvmthin":
+        if not type_of(storage).can_rename:
             raise die("Storage does not support moving of this disk to another container")
         if not is_unused(key) and cluster.is_running(node, vmid):
             raise die("Cannot move in-use volume while the source CT is running - detach or shutdown first")

@@ -10,6 +10,7 @@ from pvelab.access import Identity
 from pvelab.cluster import Cluster, check_config_lock
 from pvelab.errors import ApiError, die
 from pvelab.guestfile import GuestConfig, Section, is_unused, mount_points, mount_type
+from pvelab.storages import type_of
 from pvelab.tasks import Task
 
 _NOT_SAVED = frozenset(("lock", "parent", "template"))
@@ -22,7 +23,7 @@ def _volumes(options: dict[str, str]) -> list[str]:
 def _check_supported(cluster: Cluster, config: GuestConfig) -> None:
     for volume in _volumes(config.options):
         # Only LVM-thin can snapshot a raw volume; a bind mount never can.
-        if mount_type(volume) != "volume" or cluster.volumes.parse(volume).storage.type != "lvmthin":
+        if mount_type(volume) != "volume" or not type_of(cluster.volumes.parse(volume).storage).can_snapshot:
             raise die("snapshot feature is not available")
 
 

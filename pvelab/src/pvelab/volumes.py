@@ -1,7 +1,6 @@
-"""Storages and volumes: names, owners, numbers, sizes, content (facts proxmox 2.3, 4, 11).
+"""Volumes of all storages: owners, numbers, sizes, content (facts proxmox 2.3, 4, 11).
 
-A volume is a sparse file whose apparent size is the volume's size. On an LVM-thin storage the file is named after the
-logical volume; a ``dir`` storage keeps ``images/<vmid>/vm-<vmid>-disk-<n>.raw`` like Proxmox.
+What differs between the types of storages: :mod:`pvelab.storages`.
 """
 
 from __future__ import annotations
@@ -19,24 +18,10 @@ from pathlib import Path
 from pvelab.config import LabConfig, StorageConfig
 from pvelab.errors import ApiError, bad_param, die
 from pvelab.runtime import Log, Runtime
+from pvelab.storages import Volume, type_of
 
 MAX_DISK_NUMBER = 1024
 TEMPLATE_FORMATS = {".tar.zst": "tzst", ".tar.gz": "tgz", ".tar.xz": "txz"}
-_EXTENT = 4 << 20  # LVM's extent size
-
-_LV = re.compile(r"(?P<kind>vm|base)-(?P<owner>\d+)-\S+")
-_DIR_IMAGE = re.compile(r"(?P<dir>\d+)/(?:\S+?)(?P<name>)\.(?P<format>raw)")
-
-
-@dataclass(frozen=True)
-class Volume:
-    """A parsed volid. ``owner`` is the guest whose number is in the name, None for templates and ISO images."""
-
-    volid: str
-    storage: StorageConfig
-    name: str
-    content: str
-    owner: int | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +46,8 @@ class Volumes:
         self._config = config
         self._runtime = runtime
         self._storages = {entry.name: entry for entry in config.storages}
+        for entry in config.storages:
+            type_of(entry)  # an unknown one is told now
         self._numbering = threading.Lock()
         self.is_full: Callable[[str], bool] = lambda _storage: False
         """Whether a storage refuses to allocate now: set by faults on demand."""
@@ -96,12 +83,7 @@ class Volumes:
 
     def space(self, node: str, storage: StorageConfig) -> tuple[int, int]:
         """Total and used bytes."""
-        directory = self.directory(node, storage)
-        if storage.type == "dir":
-            usage = shutil.disk_usage(directory)
-            return usage.total, usage.used
-        used = sum(path.stat().st_blocks * 512 for path in directory.glob("*.raw"))
-        return storage.capacity, min(used, storage.capacity)
+        return type_of(storage).space(storage, self.directory(node, storage))
 
     # --- names ---
 
@@ -109,28 +91,10 @@ class Volumes:
         """500 for an unknown storage or a name that the storage type does not know."""
         storage_name, name = parse_volid(volid)
         storage = self.storage(storage_name)
-        if storage.type == "lvmthin":
-            match = _LV.fullmatch(name)
-            if not match or "/" in name:
-                raise die(f"unable to parse lvm volume name '{name}'")
-            return Volume(volid, storage, name, "images", int(match["owner"]))
-        if match := re.fullmatch(r"vztmpl/([^/]+\.tar\.(?:gz|xz|zst))", name):
-            return Volume(volid, storage, name, "vztmpl", None)
-        if match := re.fullmatch(r"iso/([^/]+\.(?:iso|img))", name):
-            return Volume(volid, storage, name, "iso", None)
-        if match := re.fullmatch(r"backup/(vzdump-lxc-(\d+)-[^/]+\.tar(?:\.(?:gz|zst|lzo))?)", name):
-            return Volume(volid, storage, name, "backup", int(match.group(2)))
-        if match := re.fullmatch(r"(\d+)/([^/\s]+)\.raw", name):
-            return Volume(volid, storage, name, "images", int(match.group(1)))
-        raise die(f"unable to parse directory volume name '{name}'")
+        return type_of(storage).parse(storage, volid, name)
 
     def path(self, node: str, volume: Volume) -> Path:
-        directory = self.directory(node, volume.storage)
-        if volume.storage.type == "lvmthin":
-            return directory / f"{volume.name}.raw"
-        kind, _, rest = volume.name.partition("/")
-        folder = {"vztmpl": "template/cache", "iso": "template/iso", "backup": "dump"}.get(kind)
-        return directory / folder / rest if folder else directory / "images" / volume.name
+        return type_of(volume.storage).file(self.directory(node, volume.storage), volume)
 
     def find(self, node: str, volid: str) -> Path:
         """The image of an existing volume; otherwise the text a failed activation gives (facts proxmox 7 A)."""
@@ -138,9 +102,7 @@ class Volumes:
         self.usable(volume.storage.name, node)
         path = self.path(node, volume)
         if not path.is_file():
-            if volume.storage.type == "lvmthin":
-                raise die(f"no such logical volume {volume.storage.volume_group}/{volume.name}")
-            raise die(f"volume '{volid}' does not exist")
+            raise type_of(volume.storage).missing(volume)
         return path
 
     def size(self, node: str, volid: str) -> int:
@@ -148,32 +110,18 @@ class Volumes:
         volume = self.parse(volid)
         path = self.path(node, volume)
         if not path.is_file():
-            group = volume.storage.volume_group
-            if volume.storage.type == "lvmthin":
-                raise die(
-                    f"can't get size of '/dev/{group}/{volume.name}':   "
-                    f'Failed to find logical volume "{group}/{volume.name}"'
-                )
-            raise die(f"volume '{volid}' does not exist")
+            raise type_of(volume.storage).without_size(volume)
         return path.stat().st_size
 
     def next_name(self, node: str, storage: StorageConfig, vmid: int, kind: str = "vm") -> str:
         """The lowest free disk number over everything that carries the number, snapshots too (facts 2.3)."""
-        directory = self.directory(node, storage)
-        if storage.type == "lvmthin":
-            names = [path.name for path in directory.glob("*.raw")]
-        else:
-            names = [path.name for path in (directory / "images" / str(vmid)).glob("*.raw")]
-        taken = {
-            int(match.group(1))
-            for name in names
-            if (match := re.search(rf"(?:vm|base)-{vmid}-disk-(\d+)(?=\.raw|_|$)", name))
-        }
+        numbered = re.compile(rf"(?:vm|base)-{vmid}-disk-(\d+)(?=\.raw|_|$)")
+        files = type_of(storage).disks(self.directory(node, storage), vmid)
+        taken = {int(match.group(1)) for file in files if (match := numbered.search(file.name))}
         number = next((n for n in range(MAX_DISK_NUMBER) if n not in taken), None)
         if number is None:
             raise die(f"unable to allocate an image name for VM {vmid} in storage '{storage.name}'")
-        name = f"{kind}-{vmid}-disk-{number}"
-        return name if storage.type == "lvmthin" else f"{vmid}/{name}.raw"
+        return type_of(storage).disk(vmid, f"{kind}-{vmid}-disk-{number}")
 
     # --- allocation ---
 
@@ -190,24 +138,19 @@ class Volumes:
     ) -> str:
         """Make a volume and return its volid; formatted unless ``root_owner`` is None."""
         storage = self.usable(storage_name, node)
+        kind = type_of(storage)
         with self._numbering:
             chosen = name or self.next_name(node, storage, vmid)
             volume = self.parse(f"{storage.name}:{chosen}")
             path = self.path(node, volume)
             if path.exists():
-                group = storage.volume_group
-                if storage.type == "lvmthin":
-                    raise die(
-                        f"lvcreate '{group}/{chosen}' error:   Logical Volume \"{chosen}\" already exists "
-                        f'in volume group "{group}"'
-                    )
-                raise die(f"disk image '{path}' already exists")
+                raise kind.exists(volume, path)
             if self.is_full(storage.name):
-                raise self._no_space(storage, chosen)
+                raise kind.full(storage, chosen)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        if storage.type == "lvmthin":
-            log(f'  Logical volume "{chosen}" created.')
+        for line in kind.created(volume):
+            log(line)
         try:
             if root_owner is None:
                 self._runtime.allocate_raw(path, size)
@@ -220,15 +163,6 @@ class Volumes:
         _stamp(path)
         return volume.volid
 
-    @staticmethod
-    def _no_space(storage: StorageConfig, name: str) -> ApiError:
-        if storage.type == "lvmthin":
-            return die(
-                f"lvcreate '{storage.volume_group}/{name}' error:   Cannot create new thin volume, free space in thin "
-                f"pool {storage.volume_group}/data reached threshold."
-            )
-        return die(f"unable to create image: No space left on device ({storage.name})")
-
     def free(self, node: str, volid: str, log: Log) -> None:
         """Free a volume and, on LVM-thin, its snapshots; a missing one is no error there (facts proxmox 5)."""
         volume = self.parse(volid)
@@ -237,11 +171,14 @@ class Volumes:
             path.unlink(missing_ok=True)
             shutil.rmtree(path.with_name(f".{path.name}.images"), ignore_errors=True)
             return
+        kind = type_of(volume.storage)
         if path.exists():
             self._runtime.remove_volume(path)
-            log(f'  Logical volume "{volume.name}" successfully removed.')
-        elif volume.storage.type != "lvmthin":
-            log(f"disk image '{path}' does not exist")
+            lines = kind.freed(volume)
+        else:
+            lines = kind.was_absent(path)
+        for line in lines:
+            log(line)
         for snapshot in path.parent.glob(f"snap_{path.name.removesuffix('.raw')}_*.raw"):
             self._runtime.remove_volume(snapshot)
 
@@ -250,12 +187,10 @@ class Volumes:
         path = self.path(node, volume)
         before = path.stat().st_size
         if self.is_full(volume.storage.name):
-            raise die(f"lvextend '{volume.storage.volume_group}/{volume.name}' error: insufficient free space")
+            raise type_of(volume.storage).no_room_to_grow(volume)
         self._runtime.grow_volume(path, size, mounted=mounted, log=log)
-        if volume.storage.type == "lvmthin":
-            full_name = f"{volume.storage.volume_group}/{volume.name}"
-            log(f"  Size of logical volume {full_name} changed from {_lvm_size(before)} to {_lvm_size(size)}.")
-            log(f"  Logical volume {full_name} successfully resized.")
+        for line in type_of(volume.storage).grown(volume, before, size):
+            log(line)
 
     def rename(self, node: str, volid: str, vmid: int) -> str:
         """Give a volume to another guest: the next free name of that guest (facts proxmox 9)."""
@@ -287,7 +222,7 @@ class Volumes:
         source = self.find(node, volid)
         storage = self.usable(storage_name, node)
         if self.is_full(storage.name):
-            raise self._no_space(storage, f"vm-{vmid}-disk-0")
+            raise type_of(storage).full(storage, f"vm-{vmid}-disk-0")
         with self._numbering:
             volume = self.parse(f"{storage.name}:{self.next_name(node, storage, vmid)}")
             target = self.path(node, volume)
@@ -315,11 +250,7 @@ class Volumes:
         target = self._snapshot_path(node, volid, name)
         if target.exists():
             volume = self.parse(volid)
-            group = volume.storage.volume_group
-            raise die(
-                f"lvcreate snapshot '{group}/snap_{volume.name}_{name}' error:   Logical Volume "
-                f'"snap_{volume.name}_{name}" already exists in volume group "{group}"'
-            )
+            raise type_of(volume.storage).snapshot_exists(volume, name)
         self._runtime.copy_volume(self.find(node, volid), target)
 
     def rollback(self, node: str, volid: str, name: str) -> None:
@@ -354,20 +285,8 @@ class Volumes:
 
     def list(self, node: str, storage: StorageConfig) -> Iterator[VolumeInfo]:
         """Everything on a storage, by volid."""
-        directory = self.directory(node, storage)
-        found: list[tuple[str, Path]] = []
-        if storage.type == "lvmthin":
-            found = [(path.name.removesuffix(".raw"), path) for path in directory.glob("*.raw")]
-        else:
-            for pattern, prefix in (
-                ("template/cache/*", "vztmpl"),
-                ("template/iso/*", "iso"),
-                ("dump/*", "backup"),
-            ):
-                found += [(f"{prefix}/{path.name}", path) for path in directory.glob(pattern) if path.is_file()]
-            found += [(f"{p.parent.name}/{p.name}", p) for p in directory.glob("images/*/*.raw")]
         entries: list[VolumeInfo] = []
-        for name, path in found:
+        for name, path in type_of(storage).files(self.directory(node, storage)):
             try:
                 volume = self.parse(f"{storage.name}:{name}")
                 status = path.stat()
@@ -387,10 +306,6 @@ class Volumes:
 
 def _format(name: str) -> str:
     return next((short for suffix, short in TEMPLATE_FORMATS.items() if name.endswith(suffix)), "raw")
-
-
-def _lvm_size(size: int) -> str:
-    return f"{size / (1 << 30):.2f} GiB ({-(-size // _EXTENT)} extents)"
 
 
 _CTIME_ATTRIBUTE = "user.lab.ctime"

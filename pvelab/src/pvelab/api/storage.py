@@ -9,8 +9,9 @@ from pvelab.errors import ApiError, bad_param, die
 from pvelab.rights import check_volume_access
 from pvelab.routing import Call, Router, anybody, on_storage
 from pvelab.schema import Prop, content_list, storage_id, vmid
+from pvelab.storages import Volume, type_of
 from pvelab.tasks import Task, Upid
-from pvelab.volumes import Volume, VolumeInfo
+from pvelab.volumes import VolumeInfo
 
 CONTENT = Prop(format=content_list)
 _SEE = ("Datastore.Audit", "Datastore.AllocateSpace")
@@ -89,11 +90,7 @@ def configured(call: Call) -> object:
                 entry["nodes"] = ",".join(sorted(storage.nodes))
             if not storage.enabled:
                 entry["disable"] = 1
-            if storage.type == "lvmthin":
-                entry |= {"vgname": storage.volume_group, "thinpool": "data"}
-            else:
-                entry["path"] = "/var/lib/vz"
-            found.append(entry)
+            found.append(entry | type_of(storage).settings(storage))
     return found
 
 
@@ -165,11 +162,8 @@ def _entry(entry: VolumeInfo, kind: str) -> dict[str, object]:
 def allocate(call: Call) -> object:
     """A raw volume, no file system (facts proxmox 11); returns its volid."""
     storage = _node_storage(call)
-    owner, name = call.vmid, call.params["filename"]
-    if storage.type == "lvmthin" and not re.fullmatch(rf"vm-{owner}-\S+", name):
-        raise die(f"illegal name '{name}' - should be 'vm-{owner}-*'")
-    if storage.type != "lvmthin":
-        name = f"{owner}/{name if name.endswith('.raw') else name + '.raw'}"
+    owner = call.vmid
+    name = type_of(storage).requested(owner, call.params["filename"])
     number, unit = re.findall(r"(\d+)([MG]?)", call.params["size"])[0]
     size = int(number) * {"": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
     return call.cluster.volumes.allocate(
@@ -191,7 +185,7 @@ def volume_info(call: Call) -> object:
     check_volume_access(call.cluster, call.who, None, volume.volid)
     size = call.cluster.volumes.size(call.node, volume.volid)
     path = call.cluster.volumes.path(call.node, volume)
-    shown = f"/dev/{volume.storage.volume_group}/{volume.name}" if volume.storage.type == "lvmthin" else str(path)
+    shown = type_of(volume.storage).shown_path(volume, path)
     return {"path": shown, "size": size, "used": min(size, path.stat().st_blocks * 512), "format": "raw"}
 
 
