@@ -57,6 +57,7 @@ from trial.decisions import (
     changes,
     detached,
     faults_of_arguments,
+    held_of,
     left_out,
     lost,
     usable_settings,
@@ -67,7 +68,7 @@ STATE = CACHE / "try-release"
 PHASE_SECONDS = 1800.0
 BACKUP_SECONDS = 1800.0
 OWN = Path(__file__).resolve().parent
-# The settings' reader wants an endpoint and a token; a trial speaks to no Proxmox.
+# The settings need an endpoint and a token. A trial contacts no Proxmox.
 NOBODY = {
     "PROXMOX_VE_ENDPOINT": "https://proxmox.invalid:8006",
     "PROXMOX_VE_API_TOKEN": "nobody@pve!none=00000000-0000-0000-0000-000000000000",
@@ -75,7 +76,7 @@ NOBODY = {
 
 
 class TrialError(Exception):
-    """The trial can't be made, or can't judge; the text says why."""
+    """The trial can't run, or can't judge. The text says why."""
 
 
 def say(text: str) -> None:
@@ -86,7 +87,7 @@ def say(text: str) -> None:
 
 
 def settings_of(stack: str) -> AgentStack:
-    """The settings of a stack, by its file and without its secrets. TrialError, with all faults."""
+    """The settings in a stack's file, without its secrets. Raises TrialError with all faults."""
     project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())["name"]
     named = os.environ.get("PULUMI_OPTION_CONFIG_FILE")
     file = Path(named) if named else CHECKOUT / f"Pulumi.{stack}.yaml"
@@ -105,7 +106,7 @@ def settings_of(stack: str) -> AgentStack:
 
 
 def releases_of(stack: AgentStack, options: argparse.Namespace, url: str | None) -> tuple[AgentInputs, AgentInputs]:
-    """The release that runs and the one that is tried. TrialError when they are the same."""
+    """The release that runs, and the one to try. Raises TrialError if they are the same."""
     if isinstance(stack.agent, DockerAgent) and not options.over:
         raise TrialError(what_runs_in(stack.agent.container.image, UPSTREAM_GIT_URL))
     present = agent_inputs(bare_metal(stack.agent)).model_dump()
@@ -125,12 +126,14 @@ def releases_of(stack: AgentStack, options: argparse.Namespace, url: str | None)
     except ValidationError as error:
         raise TrialError(f"the releases can't be used: {error}") from None
     if old.source == new.source and old.git_commit == new.git_commit:
-        raise TrialError(f"{options.tag} is what the stack runs already. What it is an update of: --from TAG COMMIT")
+        raise TrialError(
+            f"{options.tag} is what the stack runs already. To update from another release: --from TAG COMMIT"
+        )
     return old, new
 
 
 def archive_of(backup: Path, folder: Path) -> Path:
-    """A file that trial/unpack.py takes: the archive itself, or a tar of the folder. Links are not followed."""
+    """A file for trial/unpack.py: the archive itself, or a tar of the folder. Links are not followed."""
     if backup.is_file():
         return backup
     if not backup.is_dir():
@@ -148,13 +151,13 @@ def archive_of(backup: Path, folder: Path) -> Path:
 
 @contextmanager
 def a_place() -> Iterator[Path]:
-    """The trial's folder, empty; what one that was killed has left is cleared away first. One trial at a time."""
+    """The trial's empty folder. It removes what a killed trial left. Raises TrialError if another trial runs."""
     STATE.parent.mkdir(parents=True, exist_ok=True)
     with STATE.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise TrialError("another trial is under way in this checkout. Wait for its end.") from None
+            raise TrialError("another trial runs in this checkout. Wait for its end.") from None
         _clear()
         STATE.mkdir(mode=0o700)
         try:
@@ -169,12 +172,12 @@ def _clear() -> None:
     clear(STATE)
     mounts = Path("/proc/self/mounts").read_text()
     if f" {STATE}/" in mounts:
-        raise TrialError(f"something is still mounted below {STATE}; unmount it, then try again")
+        raise TrialError(f"something is still mounted below {STATE}. Unmount it, then try again")
     shutil.rmtree(STATE)
 
 
 def end_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    """As an exception, so that everything is cleared away."""
+    """Raise an exception, so that everything is removed."""
     raise SystemExit(128 + number)
 
 
@@ -211,7 +214,7 @@ class Trial:
         return SshTarget(where, found, private_key_file=key)
 
     def run(self, plan: PhasePlan, timeout_s: float = PHASE_SECONDS) -> dict[str, Any]:
-        """Carry out a phase; its lines are shown, and remembered in `heard`."""
+        """Run a phase. Show its lines and keep them in `heard`."""
         self.heard = []
 
         def hear(line: str) -> None:
@@ -221,7 +224,7 @@ class Trial:
         return run_phase(self.target(), plan, on_line=hear, timeout_s=timeout_s).outputs
 
     def shell(self, command: str, timeout_s: float = 300) -> str:
-        """What a command prints that root runs in the guest; it has to succeed."""
+        """Run a command as root in the guest. Returns its output; raises TrialError if it fails."""
         with closing(connect(self.target())) as connection:
             done = connection.run(command, timeout_s=timeout_s)
         if done.status != 0:
@@ -234,7 +237,7 @@ class Trial:
         return detached(configure_inputs(self.stack, {"directory": directory}), self.endpoint)
 
     def switch_to(self, directory: str) -> dict[str, Any]:
-        """Have it run: an update when something else ran before, with all its proofs."""
+        """Run this build. If another one ran before, this is an update with all its checks."""
         return self.run(render_configure(self.configuration(directory)))
 
     def verify(self, build: Build, **more: Any) -> None:
@@ -242,7 +245,7 @@ class Trial:
         self.run(render_verify(VerifyInputs.model_validate(probe)))
 
     def bring_home(self, archive: Path, inputs: ConfigureInputs) -> None:
-        """The copy, in the place of the home. As the agent's user: an archive is somebody else's."""
+        """Unpack the copy as the home, as the agent's user: the archive is not trusted."""
         large = LargeFile(archive, sha256_of(archive), mode=0o600)
         stored = f"/var/lib/hermes-provision/store/{large.sha256}"
         script = (
@@ -257,19 +260,19 @@ class Trial:
         self.run(PhasePlan("home", files, {}, large.sha256, {}, (large,)))
 
     def look(self, directory: str) -> Held:
-        """What the home holds, in the eyes of the release in `directory`."""
+        """What the home holds, as the release in `directory` reads it."""
         inputs = self.configuration(directory)
         program = shlex.quote((OWN / "look.py").read_text(encoding="utf-8"))
         environment = f"HOME={inputs.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1"
         as_user = f"cd / && runuser --user {inputs.user} -- env -i {environment}"
         command = f"{as_user} {python_of(directory)} -P -c {program} {inputs.hermes_home}"
         try:
-            return Held.of(json.loads(self.shell(command).strip().rpartition("\n")[2]))
-        except (ValueError, TypeError, KeyError) as error:
-            raise TrialError(f"what the home holds can't be read: {error!r}") from None
+            return held_of(self.shell(command).strip().rpartition("\n")[2])
+        except ValidationError as error:
+            raise TrialError(f"the content of the home can't be read: {error.errors()[0]['msg']}") from None
 
     def running(self, build: Build, configured: dict[str, Any]) -> Running:
-        """What runs now."""
+        """The release that runs, with its ports, size and versions."""
         directory = build.directory
         record = json.loads(self.shell(f"cat {directory}/install.json"))
         skills = f"find {directory} -path '*/skills/*' -name SKILL.md -not -path '*/optional-skills/*' | wc -l"
@@ -286,7 +289,7 @@ class Trial:
         )
 
     def begin_home(self, build: Build) -> None:
-        """What somebody who has used the agent would have: sessions, a memory, a cron job, a file of his own."""
+        """Make what a user would have: sessions, a memory, a cron job."""
         word = f"heron-{secrets.token_hex(3)}"
         self.verify(build, prompt=f"remember: the trial's bird is {word}", expect="")
         self.verify(build, prompt="what do you remember?", expect=word)
@@ -295,13 +298,13 @@ class Trial:
     # --- the whole ---
 
     def judge(self, old_inputs: AgentInputs, new_inputs: AgentInputs, archive: Path | None) -> None:
-        """Fill in the verdict. TrialError or ProvisioningError when it can't be had."""
-        say("the container's packages and account")
+        """Fill in the verdict. Raises TrialError or ProvisioningError if there can be none."""
+        say("installing the container's packages and account")
         self.run(render_baseline(baseline_inputs(self.stack).model_copy(update={"home_on_root": False})))
-        say("installing what it is an update of")
+        say("installing the release to update from")
         first = Build.of(self.run(render_agent(old_inputs)))
         self.verdict.over = first.version
-        # On an empty home; the agent phase keeps a build that is in use.
+        # It runs on an empty home first: the agent phase keeps a build that is in use.
         self.switch_to(first.directory)
         say(f"installing the release, {new_inputs.git_tag}")
         began = time.monotonic()
@@ -313,7 +316,7 @@ class Trial:
         self.verdict.figures["seconds of its installation"] = round(time.monotonic() - began, 1)
         self.verdict.release = f"{second.version} ({new_inputs.git_tag}, {new_inputs.git_commit[:8]})"
         self.verdict.proved.append("installed from its pinned commit, beside the old one")
-        say("cutting the container off from every network but the lab's model")
+        say("cutting the container off from every network except the lab's model")
         self.bench.network.close()
         old, before = self._settle(first, archive)
         backup = self._update(first, second, old, before)
@@ -321,24 +324,24 @@ class Trial:
             self._go_back(first, before, backup)
 
     def _settle(self, first: Build, archive: Path | None) -> tuple[Running, Held]:
-        """The stack as it is now: the old release on the home. It has to work, or nothing can be concluded."""
+        """Bring up the stack as it is now, the old release on the home. Raises an error if that does not work."""
         if archive is not None:
-            say("bringing in the copy of the home")
+            say("unpacking the copy of the home")
             self.shell("systemctl stop 'hermes-*'")
             self.bring_home(archive, self.configuration(first.directory))
-        say(f"{first.version} on it, as the stack has it now")
+        say(f"starting {first.version} on it, as in the stack")
         settled = self.switch_to(first.directory)
         if archive is None:
             self.begin_home(first)
         self.verify(first)
         held = self.look(first.directory)
         if not all(each.sound for each in held.databases.values()):
-            raise TrialError("the copy of the home has damaged databases; nothing can be concluded from it")
+            raise TrialError("the copy of the home has damaged databases, so the trial can't judge")
         return self.running(first, settled), held
 
     def _update(self, first: Build, second: Build, old: Running, before: Held) -> str | None:
-        """The backup from before it; None when the verdict is no."""
-        say(f"the update to {second.version}")
+        """Make the update. Returns the name of its backup, or None if the verdict is no."""
+        say(f"updating to {second.version}")
         try:
             updated = self.switch_to(second.directory)
         except ProvisioningError as error:
@@ -349,7 +352,7 @@ class Trial:
         try:
             self.verify(second)
         except ProvisioningError as error:
-            self._no(f"it answers, and is not as it should be: {error}")
+            self._no(f"it answers, but a check fails: {error}")
             return None
         new, after = self.running(second, updated), self.look(second.directory)
         self.verdict.figures["seconds offline"] = float(updated.get("offline_seconds") or 0)
@@ -366,18 +369,18 @@ class Trial:
         return str(updated["backup"])
 
     def _go_back(self, first: Build, before: Held, backup: str) -> None:
-        say(f"the way back to {first.version}")
+        say(f"going back to {first.version}")
         try:
             self.switch_to(first.directory)
             self.run(render_backups("restore", backup, request=secrets.token_hex(16)), BACKUP_SECONDS)
             self.verify(first)
         except ProvisioningError as error:
-            self._no(f"there is no way back: {error}")
+            self._no(f"going back fails: {error}")
             return
         if gone := lost(before, self.look(first.directory)):
-            self._no(*[f"after the way back: {reason}" for reason in gone])
+            self._no(*[f"after going back: {reason}" for reason in gone])
             return
-        self.verdict.proved.append(f"the way back to {first.version} and its data, by the backup from before")
+        self.verdict.proved.append(f"back to {first.version} and its data, by the backup from before the update")
         self.verdict.answer = True
 
     def _no(self, *reasons: str) -> None:
@@ -385,17 +388,17 @@ class Trial:
         self.verdict.reasons += reasons
 
     def _after_failure(self, first: Build, before: Held) -> None:
-        """A failed update has to be taken back, with nothing lost."""
-        say(f"whether {first.version} serves again")
+        """Check that the failed update was taken back and nothing is lost."""
+        say(f"checking that {first.version} serves again")
         try:
             self.verify(first)
         except ProvisioningError as error:
             self._no(f"{first.version} does not serve again: {error}")
             return
         if gone := lost(before, self.look(first.directory)):
-            self._no(*[f"after it was taken back: {reason}" for reason in gone])
+            self._no(*[f"after the update was taken back: {reason}" for reason in gone])
         else:
-            self.verdict.proved.append(f"taken back: {first.version} serves, with all that it had")
+            self.verdict.proved.append(f"the update was taken back: {first.version} serves with all its data")
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -404,24 +407,26 @@ class Trial:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="scripts/try-release",
-        description="Try a release of the agent on a copy of a home, in the lab, before a stack is told to run it.",
-        epilog="Ends with 0 for yes, 1 for no, 2 when it can't judge. Neither the stack nor its home is touched.",
+        description="Try a release of the agent in the lab, on a copy of a home, before a stack runs it.",
+        epilog="Exit code 0: yes, 1: no, 2: it can't judge. The stack and its home do not change.",
     )
     made.add_argument("tag", help="the release's tag")
-    made.add_argument("commit", help="the commit that the tag means, 40 hex digits")
-    made.add_argument("--version", help="what the release has to call itself (agentVersion); else its word is taken")
-    made.add_argument("--backup", type=Path, help="a copy of a home: a folder, a tar or a zip file (else one is begun)")
+    made.add_argument("commit", help="the tag's commit, 40 hex digits")
+    made.add_argument("--version", help="the version that the release must report (agentVersion); without it any")
     made.add_argument(
-        "--from", dest="over", nargs=2, metavar=("TAG", "COMMIT"), help="what runs now, if not the stack's"
+        "--backup", type=Path, help="a copy of a home: a folder, a tar or a zip file; without it the trial makes one"
     )
-    made.add_argument("--stack", default="cattle", help="whose settings are tried (cattle)")
-    made.add_argument("--repository", help="an address to take both from, or `lab`: the lab's own (agentRepository)")
+    made.add_argument(
+        "--from", dest="over", nargs=2, metavar=("TAG", "COMMIT"), help="the release to update from, if not the stack's"
+    )
+    made.add_argument("--stack", default="cattle", help="the stack whose settings to try (cattle)")
+    made.add_argument("--repository", help="the address of both releases (agentRepository), or `lab`: the lab's own")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict to FILE as well")
     return made
 
 
 def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
-    """TrialError, ProvisioningError, LabError or RuntimeFault when the trial can't be made."""
+    """Run the trial. Raises TrialError, ProvisioningError, LabError or RuntimeFault if it can't."""
     stack = settings_of(options.stack)
     own = stack.agent.install.repository if isinstance(stack.agent, BareMetalAgent) else UPSTREAM_GIT_URL
     place = own if options.repository in (None, "lab") else options.repository
@@ -436,7 +441,7 @@ def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
         archive = None if options.backup is None else archive_of(options.backup, folder)
         size = max(VOLUME_SIZE, 6 * archive.stat().st_size if archive else 0)
         repository = None if source is None else source.repository
-        say("a container in the lab")
+        say("making a container in the lab")
         with a_bench(Bench, folder, stack.home, model_key=key, repository=repository, volume_size=size) as bench:
             url = options.repository if source is None else bench.git_url(source.repository)
             old, new = releases_of(stack, options, url)
@@ -449,7 +454,7 @@ def main() -> int:
     options = parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end_by_signal)
-    home = f"on a copy of {options.backup}" if options.backup else "on a home that was begun for it"
+    home = f"on a copy of {options.backup}" if options.backup else "on a home that the trial made"
     verdict = Verdict(f"{options.tag} ({options.commit[:8]})", "what the stack runs", home)
     try:
         attempt(options, verdict)
@@ -457,7 +462,7 @@ def main() -> int:
         verdict.answer = None
         verdict.reasons.append(str(error))
     except KeyboardInterrupt:
-        print("try-release: ended; all of it was cleared away", file=sys.stderr)
+        print("try-release: interrupted. Everything was removed.", file=sys.stderr)
         return 130
     print()
     print(verdict.text())

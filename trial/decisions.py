@@ -1,4 +1,4 @@
-"""What a trial asks for and what it concludes: pure, from what was read to words."""
+"""What a trial asks for and what it concludes, as pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import SecretStr
+from pydantic import SecretStr, TypeAdapter
 
 from provisioning.models import ApiServer, ConfigureInputs, Dashboard, ModelEndpoint
 from settings.agent import AgentSettings, BareMetalAgent, DockerAgent
@@ -16,16 +16,16 @@ from settings.agent.source import SourceSettings, prints_commit
 from settings.stack import SECRETS
 
 PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
-"""Stands for each secret of the settings: a trial needs none, and must be able to lose what it has."""
+"""Replaces each secret of the settings. A trial needs none, and may leak what it has."""
 COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 MESSENGERS = re.compile(r"(TELEGRAM|DISCORD|SLACK|SIGNAL|WHATSAPP|MATRIX)_")
 
 
 def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
-    """A stack file's keys without the project's name; what is stored encrypted is left out or stands as PLACEHOLDER.
+    """A stack file's keys without the project's name and without secrets.
 
-    Of a secret object the names stay, because others refer to them (`key_env`, `${NAME}`).
+    A secret object keeps its names with PLACEHOLDER as values, because other keys refer to them (`key_env`, `${NAME}`).
     """
     found: dict[str, Any] = {}
     for full, value in given.items():
@@ -40,10 +40,10 @@ def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
 
 
 def detached(inputs: ConfigureInputs, endpoint: ModelEndpoint) -> ConfigureInputs:
-    """The configuration of a stack as a trial has it: its settings, and nothing that leads out of the lab.
+    """A stack's configuration for a trial: its settings, without anything that leads out of the lab.
 
-    The model is the lab's. Messengers, a provider to log in with, folders of a node and every true secret are left out;
-    MCP servers are declared and not started.
+    The model is the lab's. Messengers, the login provider, folders of the node and all true secrets are left out. MCP
+    servers are declared and not started.
     """
     secrets = {name: SecretStr(PLACEHOLDER) for name in inputs.secret_environment if not MESSENGERS.match(name)}
     environment = {name: value for name, value in inputs.environment.items() if not MESSENGERS.match(name)}
@@ -84,8 +84,8 @@ def what_runs_in(image: str, repository: str) -> str:
 
 
 def left_out(inputs: ConfigureInputs) -> list[str]:
-    """What of a stack's configuration a trial can't try, in words."""
-    found = ["your model endpoint (the lab's answered)", "the network, cut off but for the installation"]
+    """The parts of a stack's configuration that a trial can't try."""
+    found = ["your model endpoint (the lab's answered)", "the network, cut off after the installation"]
     if inputs.container is not None:
         found.append(
             "the image: the release's code was tried on the home without a container, so not the image's start-up "
@@ -111,7 +111,7 @@ def left_out(inputs: ConfigureInputs) -> list[str]:
 
 @dataclass(frozen=True)
 class Database:
-    """`schema`: as its own table or `user_version` says. `sound`: SQLite's check found nothing."""
+    """`schema`: from its own table or `user_version`. `sound`: SQLite's check found no fault."""
 
     schema: str
     mode: str
@@ -120,38 +120,26 @@ class Database:
 
 @dataclass(frozen=True)
 class Held:
-    """What a home holds that must not be lost. `memories`: SHA-256 by path; `messages`: how many."""
+    """The content of a home that must not be lost. `memories`: SHA-256 by path. `messages`: a number."""
 
-    sessions: frozenset[str] = frozenset()
-    messages: int = 0
-    memories: Mapping[str, str] = field(default_factory=dict)
-    cron: frozenset[str] = frozenset()
-    skills: frozenset[str] = frozenset()
-    databases: Mapping[str, Database] = field(default_factory=dict)
-    config_version: int | None = None
-    unknown_keys: frozenset[str] = frozenset()
+    sessions: frozenset[str]
+    messages: int
+    memories: Mapping[str, str]
+    cron: frozenset[str]
+    skills: frozenset[str]
+    databases: Mapping[str, Database]
+    config_version: int | None
+    unknown_keys: frozenset[str]
     """Top-level keys of the user's config.yaml that the agent which runs does not know."""
 
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Held:
-        """From what look.py prints. TypeError, KeyError or ValueError when it is something else."""
-        return cls(
-            sessions=frozenset(map(str, found["sessions"])),
-            messages=int(found["messages"]),
-            memories={str(path): str(digest) for path, digest in found["memories"].items()},
-            cron=frozenset(map(str, found["cron"])),
-            skills=frozenset(map(str, found["skills"])),
-            databases={
-                str(path): Database(str(each["schema"]), str(each["mode"]), each["sound"] is True)
-                for path, each in found["databases"].items()
-            },
-            config_version=None if found["config_version"] is None else int(found["config_version"]),
-            unknown_keys=frozenset(map(str, found["unknown_keys"])),
-        )
+
+def held_of(text: str) -> Held:
+    """Read the output of look.py, which the agent can forge. Raises pydantic's ValidationError."""
+    return TypeAdapter(Held).validate_json(text, strict=True)
 
 
 def lost(before: Held, after: Held) -> list[str]:
-    """What was there before and is not after, or is damaged; each a reason to say no."""
+    """What is gone or damaged. Each entry is a reason to say no."""
     found = []
     for what in ("sessions", "cron"):
         if gone := getattr(before, what) - getattr(after, what):
@@ -160,7 +148,7 @@ def lost(before: Held, after: Held) -> list[str]:
     if after.messages < before.messages:
         found.append(f"{before.messages - after.messages} of {before.messages} messages are gone")
     if changed := sorted(path for path, digest in before.memories.items() if after.memories.get(path) != digest):
-        found.append(f"not what they were: {', '.join(changed)}")
+        found.append(f"changed: {', '.join(changed)}")
     if gone := sorted(before.databases.keys() - after.databases.keys()):
         found.append(f"databases are gone: {', '.join(gone)}")
     found += [f"{path} is damaged" for path, each in sorted(after.databases.items()) if not each.sound]
@@ -169,7 +157,7 @@ def lost(before: Held, after: Held) -> list[str]:
 
 @dataclass(frozen=True)
 class Running:
-    """A release as it runs. `ports`: where something listens; `megabytes`: of its installation."""
+    """A release that runs. `ports`: listening addresses. `megabytes`: the size of its installation."""
 
     version: str
     python: str
@@ -182,28 +170,28 @@ class Running:
 
 
 def changes(old: Running, new: Running, before: Held, after: Held) -> list[str]:
-    """What is different for somebody whose settings and home stay as they are."""
+    """What differs for a user with the same settings and the same home."""
     found = []
     if old.python != new.python:
         found.append(f"Python {old.python} -> {new.python}")
     if old.schema != new.schema:
         found.append(f"schema of config.yaml {old.schema} -> {new.schema}")
     if opened := sorted(new.ports - old.ports):
-        found.append(f"listens on {', '.join(opened)}, where nothing did")
+        found.append(f"listens on {', '.join(opened)}, new")
     if closed := sorted(old.ports - new.ports):
-        found.append(f"listens no longer on {', '.join(closed)}")
+        found.append(f"does not listen on {', '.join(closed)} any more")
     if unknown := sorted(new.unknown_settings - old.unknown_settings):
-        found.append(f"agentSettings that it does not know: {', '.join(unknown)}")
+        found.append(f"unknown keys of agentSettings: {', '.join(unknown)}")
     if known := sorted(old.unknown_settings - new.unknown_settings):
-        found.append(f"agentSettings that it knows now: {', '.join(known)}")
+        found.append(f"keys of agentSettings that it now knows: {', '.join(known)}")
     if unknown := sorted(after.unknown_keys - before.unknown_keys):
-        found.append(f"keys of the home's config.yaml that it does not know: {', '.join(unknown)}")
+        found.append(f"unknown keys of the home's config.yaml: {', '.join(unknown)}")
     if old.dashboard_available != new.dashboard_available:
-        found.append("it comes with a web interface" if new.dashboard_available else "it comes without a web interface")
+        found.append("it has a web interface" if new.dashboard_available else "it has no web interface")
     if added := len(after.skills - before.skills):
-        found.append(f"{added} skills more in the home")
+        found.append(f"{added} more skills in the home")
     if removed := sorted(before.skills - after.skills):
-        found.append(f"skills that are no longer in the home: {', '.join(removed)}")
+        found.append(f"skills missing in the home: {', '.join(removed)}")
     if old.bundled_skills != new.bundled_skills:
         found.append(f"bundled skills {old.bundled_skills} -> {new.bundled_skills}")
     for path in sorted(before.databases.keys() | after.databases.keys()):
@@ -229,7 +217,7 @@ def _database_changes(path: str, was: Database | None, now: Database | None) -> 
 
 @dataclass
 class Verdict:
-    """`answer`: None when the trial could not judge. `reasons`: why not. `changes`: what differs, either way."""
+    """`answer`: None if the trial can't judge. `reasons`: why the answer is not yes. `changes`: what differs."""
 
     release: str
     over: str
@@ -275,13 +263,13 @@ def faults_of_arguments(tag: str, commit: str, over: Sequence[str] | None, repos
     found = []
     for a_tag, a_commit in pairs:
         if not TAG.match(a_tag):
-            found.append(f"TAG {a_tag!r} is no name of a tag: write it like v2026.8.16.2")
+            found.append(f"TAG {a_tag!r} is not the name of a tag: write it like v2026.8.16.2")
         if not COMMIT.match(a_commit):
             found.append(f"COMMIT {a_commit!r} is no full commit: {prints_commit(repository, a_tag)}")
     return found
 
 
 def agent_notes(lines: Iterable[str]) -> list[str]:
-    """Of a configure phase's log, what it says of the user's settings."""
-    told = ("config.yaml: schema", "config.yaml: ", "warning: ")
-    return [line for line in lines if line.startswith(told) and "kept in" not in line and "migrated in" not in line]
+    """The lines of a configure phase's log about the user's settings."""
+    starts = ("config.yaml: schema", "config.yaml: ", "warning: ")
+    return [line for line in lines if line.startswith(starts) and "kept in" not in line and "migrated in" not in line]

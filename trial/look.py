@@ -1,5 +1,5 @@
-"""What a home holds, as JSON. Runs in the guest, as the agent's user and with the agent's Python: it imports nothing of
-this package. Arguments: the home (HERMES_HOME).
+"""Prints the content of a home as JSON. Runs in the guest, as the agent's user, with the agent's Python. So it imports
+nothing of this package. Argument: the home (HERMES_HOME).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def opened(path: Path) -> contextlib.closing[sqlite3.Connection]:
 
 
 def rows(path: Path, query: str) -> list[Any]:
-    """Empty where there is no such table."""
+    """The first column; empty if there is no such table."""
     with contextlib.suppress(sqlite3.OperationalError), opened(path) as database:
         return [row[0] for row in database.execute(query)]
     return []
 
 
 def database(path: Path) -> dict[str, Any]:
-    told = rows(path, "SELECT version FROM schema_version") or rows(path, "PRAGMA user_version")
+    version = rows(path, "SELECT version FROM schema_version") or rows(path, "PRAGMA user_version")
     return {
-        "schema": str(told[0]) if told else "",
+        "schema": str(version[0]) if version else "",
         "mode": str((rows(path, "PRAGMA journal_mode") or [""])[0]),
         "sound": rows(path, "PRAGMA integrity_check(1)") == ["ok"],
     }
@@ -60,7 +60,7 @@ def identities(value: Any) -> Iterator[str]:
 
 
 def config(home: Path) -> tuple[int | None, list[str]]:
-    """The number of the user's config.yaml, and its top-level keys that this agent does not know."""
+    """The schema number of the user's config.yaml, and its top-level keys that this agent does not know."""
     import yaml  # noqa: PLC0415 - the agent brings it
 
     with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -74,7 +74,7 @@ def config(home: Path) -> tuple[int | None, list[str]]:
 
 
 def known_keys() -> set[str]:
-    """The top-level keys that this agent knows, as its own check of a configuration has them."""
+    """The top-level keys that this agent knows, from its own check of a configuration."""
     from hermes_cli import config as own  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
 
     beside = ("_KNOWN_ROOT_KEYS", "_EXTRA_KNOWN_ROOT_KEYS")

@@ -1,7 +1,7 @@
-"""Put a home from an archive in place. Runs in the guest, as the agent's user, with the standard library alone.
+"""Unpacks a home from an archive. Runs in the guest, as the agent's user, with the standard library only.
 
-Standard input: a tar or zip file with a HERMES_HOME in it, or a backup of the stack's (a folder with manifest.json and
-`data`), at any depth. Argument: where it belongs. Nothing leads out of the folder that it is unpacked in.
+Standard input: a tar or zip file with a HERMES_HOME, or with a backup of the stack (a folder with manifest.json and
+`data`), at any depth. Argument: the home's path. Nothing is written outside of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def inside(name: str) -> bool:
 
 
 def unpack(archive: BinaryIO, folder: Path) -> None:
-    """Files, folders, and links that stay within it."""
+    """Unpack files, folders, and links that stay inside."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as opened:
             for name in opened.namelist():
@@ -42,7 +42,7 @@ def unpack(archive: BinaryIO, folder: Path) -> None:
 
 
 def home_in(folder: Path) -> Path:
-    """The HERMES_HOME nearest to the top. ValueError when there is none."""
+    """The HERMES_HOME nearest to the top. Raises ValueError if there is none."""
     level = [folder]
     for _ in range(DEPTH):
         for path in level:
@@ -51,11 +51,11 @@ def home_in(folder: Path) -> Path:
             if any((path / name).exists() for name in SIGNS):
                 return path
         level = sorted(child for path in level for child in path.iterdir() if child.is_dir() and not child.is_symlink())
-    raise ValueError(f"the archive holds no home of the agent: none of {', '.join(SIGNS)} is in it")
+    raise ValueError(f"the archive holds no home of the agent: it has none of {', '.join(SIGNS)}")
 
 
 def put(archive: BinaryIO, home: Path) -> int:
-    """Answers how many files there are then."""
+    """Put the archive's home in place. Returns the number of files."""
     home.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=home.parent) as name:
         unpack(archive, Path(name))
@@ -76,7 +76,7 @@ def main() -> int:
         try:
             count = put(copy, home)
         except (ValueError, OSError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-            # Of what is no archive, Python tells for each form why not.
+            # For a file of no known form Python gives one reason for each form. The first line is enough.
             why = str(error).partition("\n")[0].removesuffix(":")
             print(f"error: the copy of the home can't be used: {why}", file=sys.stderr)
             return 1

@@ -96,7 +96,7 @@ def test_a_release_is_tried_on_a_copy_of_a_home_after_a_trial_that_was_killed(
     assert found["figures"]["seconds offline"] > 0
     proved, changed = "\n".join(found["proved"]), "\n".join(found["changes"])
     assert "1 memories" in proved
-    assert "way back" in proved
+    assert "by the backup from before the update" in proved
     assert "messengers" in "\n".join(found["left_out"])
     assert ("the image: " in "\n".join(found["left_out"])) == (source.previous is not None)
     assert "no_such_key" in said

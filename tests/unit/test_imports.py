@@ -99,6 +99,7 @@ def test_the_program_in_the_guest_needs_the_standard_library_only() -> None:
     ("module", "absent"),
     [
         ("proxmox.planning", {"pulumi", "paramiko", "components", "provisioning"}),
+        ("settings", {"pulumi", "proxmoxer", "requests", "paramiko", "components", "provisioning"}),
         ("provisioning", {"pulumi", "proxmoxer", "paramiko", "components", "proxmox"}),
         ("pvelab.server", {"pulumi", "proxmoxer", "components", "proxmox", "provisioning", "lab"}),
     ],

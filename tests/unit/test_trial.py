@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from components.agent import configure_inputs
 from provisioning.errors import ProvisioningError
@@ -35,6 +35,7 @@ BEFORE = decisions.Held(
     skills=frozenset({"skills/mine"}),
     databases={"state.db": decisions.Database("22", "wal", True)},
     config_version=33,
+    unknown_keys=frozenset(),
 )
 OLD = decisions.Running("0.19.0", "3.11.2", frozenset({"127.0.0.1:8642"}), 300, 33, frozenset(), True, 0)
 
@@ -195,7 +196,7 @@ def test_what_comes_on_top_is_no_loss() -> None:
     assert decisions.lost(BEFORE, BEFORE) == []
 
 
-def test_what_changes_is_told() -> None:
+def test_each_change_is_reported() -> None:
     new = decisions.Running(
         "0.20.3", "3.14.0", frozenset({"127.0.0.1:8642", "0.0.0.0:9999"}), 264, 37, frozenset({"agent.x"}), False, 82
     )
@@ -208,21 +209,21 @@ def test_what_changes_is_told() -> None:
         unknown_keys=frozenset({"mine"}),
         skills=frozenset({"skills/mine", "skills/theirs"}),
     )
-    told = "\n".join(decisions.changes(OLD, new, BEFORE, after))
+    text = "\n".join(decisions.changes(OLD, new, BEFORE, after))
     for words in (
         "Python 3.11.2 -> 3.14.0",
         "config.yaml 33 -> 37",
         "listens on 0.0.0.0:9999",
-        "does not know: agent.x",
-        "config.yaml that it does not know: mine",
-        "without a web interface",
-        "1 skills more",
+        "unknown keys of agentSettings: agent.x",
+        "unknown keys of the home's config.yaml: mine",
+        "no web interface",
+        "1 more skills",
         "bundled skills 0 -> 82",
         "state.db: schema 22 -> 26",
         "state.db: journal mode wal -> delete",
         "new.db is new",
     ):
-        assert words in told
+        assert words in text
     assert decisions.changes(OLD, OLD, BEFORE, BEFORE) == []
 
 
@@ -313,7 +314,7 @@ def test_a_backup_of_the_stacks_is_taken_as_it_lies(
     with archive.open("rb") as stream:
         unpack.put(stream, home)
     assert (home / "link").readlink() == Path("config.yaml")
-    found = decisions.Held.of(look.look(home))
+    found = decisions.held_of(json.dumps(look.look(home)))
     assert found.sessions == {"s1", "s2"}
     assert found.messages == 3
     assert found.cron == {"abc", "7"}
@@ -321,6 +322,13 @@ def test_a_backup_of_the_stacks_is_taken_as_it_lies(
     assert found.databases == {"state.db": decisions.Database("22", "wal", True)}
     assert set(found.memories) == {"memories/MEMORY.md"}
     assert found.unknown_keys == {"mine"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"messages": "many"}', "\x1b]0;gone\x07"])
+def test_a_forged_content_of_a_home_is_refused(text: str) -> None:
+    """The agent's own Python prints it."""
+    with pytest.raises(ValidationError):
+        decisions.held_of(text)
 
 
 def hostile() -> bytes:
@@ -434,12 +442,12 @@ def test_a_release_that_proves_itself_and_lets_go_back_is_a_yes() -> None:
     ("given", "reason"),
     [
         ({"fails": "switch to /new"}, "switch to /new broke"),
-        ({"fails": "verify 0.20.3"}, "not as it should be"),
-        ({"fails": "switch to /old"}, "no way back"),
-        ({"fails": "backups"}, "no way back"),
-        ({"fails": "verify 0.19.0"}, "no way back"),
+        ({"fails": "verify 0.20.3"}, "a check fails"),
+        ({"fails": "switch to /old"}, "going back fails"),
+        ({"fails": "backups"}, "going back fails"),
+        ({"fails": "verify 0.19.0"}, "going back fails"),
         ({"after": replace(BEFORE, messages=1)}, "messages are gone"),
-        ({"back": replace(BEFORE, messages=1)}, "after the way back"),
+        ({"back": replace(BEFORE, messages=1)}, "after going back"),
     ],
 )
 def test_whatever_breaks_is_a_no_with_its_reason(given: dict[str, Any], reason: str) -> None:
@@ -450,6 +458,6 @@ def test_whatever_breaks_is_a_no_with_its_reason(given: dict[str, Any], reason: 
 
 def test_an_update_that_was_taken_back_is_looked_at() -> None:
     taken_back = course(fails="switch to /new")
-    assert "taken back: 0.19.0 serves, with all that it had" in taken_back.verdict.proved
+    assert "the update was taken back: 0.19.0 serves with all its data" in taken_back.verdict.proved
     lossy = course(fails="switch to /new", back=replace(BEFORE, cron=frozenset()))
-    assert any("after it was taken back" in reason for reason in lossy.verdict.reasons)
+    assert any("after the update was taken back" in reason for reason in lossy.verdict.reasons)
