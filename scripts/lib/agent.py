@@ -1,6 +1,6 @@
-"""A stack's agent from the command line: status, logs, prompt, dashboard, a shell, backups, and a password's hash.
+"""A stack's agent on the command line: status, logs, prompt, dashboard, a shell, backups, and a password's hash.
 
-What the guest says goes through provisioning.terminal before it is shown. `ssh` alone hands the terminal itself over.
+provisioning.terminal filters everything that the guest says before it is shown. Only `ssh` gives the terminal away.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
 IN_DOCKER = "docker"
 
 
-# The user's own ssh configuration is not read (-F none), so that no forwarded agent, display or port, no shared
-# connection and no command of it reaches a guest. What a distribution may have built in otherwise is said as well.
+# ssh does not read the user's own configuration (-F none). So no forwarded agent, display or port, no shared connection
+# and no command in it reaches a guest. The options also override what a distribution may have built in.
 SSH_OPTIONS = {
     "StrictHostKeyChecking": "yes",
     "GlobalKnownHostsFile": "/dev/null",
@@ -55,27 +55,27 @@ SSH_OPTIONS = {
     "ControlPath": "none",
     "PermitLocalCommand": "no",
     "ConnectTimeout": "15",
-    "ServerAliveInterval": "15",  # a guest that is gone is noticed, after three of these
-    "SendEnv": "LANG LC_*",  # as distributions do: a guest's programs draw by it
+    "ServerAliveInterval": "15",  # after three of these without an answer the connection ends
+    "SendEnv": "LANG LC_*",  # as distributions do
 }
 
 
 class AgentError(ProvisioningError):
-    """What stands in the way; the text says what to do."""
+    """The command can't run. The text says what to do."""
 
 
 def outputs_of(stack: str) -> dict[str, Any]:
-    """The stack's outputs, as the CLI on PATH (or the checkout's own) tells them.
+    """The stack's outputs, from the CLI on PATH or the checkout's own. Raises AgentError if there are none.
 
-    Address, host key and key file come from the state itself: there they are as soon as they are known. The outputs are
-    written by an `up` that comes to its end, and one that does not is the one where somebody has to look.
+    Address, host key and key file come from the state of the resource. The engine writes outputs at the end of an `up`
+    only, and after a failed `up` people need to log in.
     """
     environment = {**os.environ}
     environment["PATH"] = f"{ROOT / '.cache' / 'pulumi-cli' / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     environment.setdefault("PULUMI_HOME", str(ROOT / ".cache" / "pulumi-home"))
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         environment.pop(name, None)
-    # It shows no secret, and needs no passphrase.
+    # The export keeps secrets encrypted, and needs no passphrase.
     argv = ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"]
     done = subprocess.run(
         argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=OUTPUTS_SECONDS, check=False
@@ -89,10 +89,10 @@ def outputs_of(stack: str) -> dict[str, Any]:
 
 
 def known_of(exported: dict[str, Any]) -> dict[str, Any]:
-    """The outputs in an exported state, and over them what the way in was found to be; empty where there is neither."""
+    """The outputs in an exported state. Those of the access resource win over the stack's."""
     found: dict[str, dict[str, Any]] = {}
     for resource in (exported.get("deployment") or {}).get("resources") or ():
-        # One that is to be deleted is not the present one.
+        # A replaced resource waits for its deletion.
         if not resource.get("delete"):
             found[resource["type"]] = resource.get("outputs") or {}
     access = found.get(ACCESS_TYPE) or {}
@@ -101,7 +101,7 @@ def known_of(exported: dict[str, Any]) -> dict[str, Any]:
 
 
 def target_of(outputs: dict[str, Any]) -> SshTarget:
-    # A stack that was brought up by an older version of this program does not tell it yet.
+    # An older version of this program did not export it.
     address = outputs.get("hardwareAddress")
     return SshTarget(
         outputs["address"],
@@ -123,7 +123,7 @@ def run_in_guest(target: SshTarget, script: str) -> str:
 
 
 def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
-    """What shows the agent's log in the guest: the container's, or the journal of both units."""
+    """The command for the agent's log in the guest: the container's, or the journal of both units."""
     command = ["journalctl", "--no-pager", "-u", "hermes-gateway", "-u", "hermes-dashboard", "-n", str(lines)]
     if in_docker:
         command = [ENGINE, "logs", "--tail", str(lines)]
@@ -131,7 +131,7 @@ def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
 
 
 def ssh_command(target: SshTarget, *command: str, options: Sequence[str] = ()) -> list[str]:
-    """ssh's arguments; the host key is pinned by a file."""
+    """The arguments of ssh. A file pins the host key."""
     pinned = ROOT / ".cache" / f"known_hosts.{target.host}"
     pinned.write_text(f"{target.host} {target.host_key.line}\n")
     kept = {"UserKnownHostsFile": f'"{pinned}"', **SSH_OPTIONS}
@@ -141,12 +141,12 @@ def ssh_command(target: SshTarget, *command: str, options: Sequence[str] = ()) -
 
 
 def hand_over(target: SshTarget, *command: str, options: Sequence[str] = ()) -> NoReturn:
-    """Become ssh, so that every signal that ends this command ends the connection. The terminal is the guest's."""
+    """Become ssh: a signal to this command then ends the connection. The guest gets the terminal."""
     os.execvp("ssh", ssh_command(target, *command, options=options))  # noqa: S606 - no shell is wanted
 
 
 def show(target: SshTarget, *command: str) -> int:
-    """Show what a command in the guest prints, line by line as it comes; its status. What ends this ends it, too."""
+    """Show the output of a command in the guest, line by line. Returns its status. A signal ends both."""
 
     def end(number: int, _frame: object) -> NoReturn:
         sys.exit(128 + number)
@@ -164,7 +164,7 @@ def show(target: SshTarget, *command: str) -> int:
                 print(one_line(line), flush=True)
             return child.wait()
         except BrokenPipeError:
-            # Whoever read has gone, as `head` does; there is nobody left to flush to.
+            # The reader has gone, as `head` does. Nothing must be flushed to it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
         finally:
@@ -172,7 +172,7 @@ def show(target: SshTarget, *command: str) -> int:
 
 
 def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
-    """Print where the dashboard is; where it listens on loopback, become a tunnel to it."""
+    """Print the dashboard's address. If it listens on loopback, become a tunnel to it."""
     place = urlsplit(address)
     if not place.hostname:
         raise AgentError("the stack has no dashboard: set agentDashboard to true, then pulumi up")
@@ -187,9 +187,9 @@ def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
 
 @contextlib.contextmanager
 def request_of(*words: str) -> Iterator[str]:
-    """An identity for a request of these words: a new one, or that of the same request that was cut off before.
+    """An id for a request with these words: a new one, or that of the same request if it was interrupted.
 
-    It is over when the guest has answered, with a failure as well. Two at a time are two requests.
+    The request ends when the guest has answered, also with a failure. Two at the same time get two ids.
     """
     folder = ROOT / ".cache" / "requests"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -213,9 +213,9 @@ def request_of(*words: str) -> Iterator[str]:
 
 
 def backups(target: SshTarget, stack: str, verb: str, *arguments: str) -> None:
-    """The work is a job in the guest: it goes on when the connection breaks, or when this command is ended.
+    """Run a verb as a job in the guest. The job continues if the connection breaks or this command ends.
 
-    The same command takes it up again while it runs, and is a new request when it has ended.
+    The same command picks a running job up again. After its end it is a new request.
     """
     with request_of(stack, verb, *arguments) as request:
         plan = render_backups(verb, *arguments, request=request)
@@ -223,11 +223,11 @@ def backups(target: SshTarget, stack: str, verb: str, *arguments: str) -> None:
 
 
 def hash_password() -> str:
-    """Ask twice without echo, or read one line where there is no terminal; the hash as the dashboard wants it."""
+    """Ask twice without echo, or read one line if there is no terminal. Returns the hash for the dashboard."""
     if sys.stdin.isatty():
         password = getpass.getpass("password: ")
         if getpass.getpass("once more: ") != password:
-            raise AgentError("the two differ; nothing was hashed")
+            raise AgentError("the two passwords differ")
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if len(password) < PASSWORD_LENGTH:
@@ -245,16 +245,16 @@ def main() -> int:
     logs.add_argument("-n", "--lines", type=int, default=50)
     prompt = verbs.add_parser("prompt", help="send one prompt, print its answer")
     prompt.add_argument("text")
-    dashboard = verbs.add_parser("dashboard", help="a tunnel to the dashboard, for as long as it runs")
+    dashboard = verbs.add_parser("dashboard", help="a tunnel to the dashboard, until Ctrl-C")
     dashboard.add_argument("-p", "--port", type=int, help="the tunnel's port on this machine (the dashboard's own)")
-    # What follows is ssh's, options included: none of it is read here.
+    # Everything after it goes to ssh, options included.
     ssh = verbs.add_parser("ssh", help="log in, or run a command there, as root", add_help=False, prefix_chars="\0")
     ssh.add_argument("words", nargs="*")
-    verbs.add_parser("backup", help="make a backup of the agent's data now; it says where it is")
-    verbs.add_parser("backups", help="the backups that there are, newest first")
-    restore = verbs.add_parser("restore", help="go back to a backup; the present state is backed up before")
-    restore.add_argument("name", help="a name that `backups` shows, or latest: the newest that the stack made")
-    restore.add_argument("--unknown", action="store_true", help="also to one that the stack did not make")
+    verbs.add_parser("backup", help="make a backup of the agent's data now, and print its folder")
+    verbs.add_parser("backups", help="list the backups, newest first")
+    restore = verbs.add_parser("restore", help="restore a backup, after a backup of the present state")
+    restore.add_argument("name", help="a name that `backups` lists, or latest: the newest that the stack made")
+    restore.add_argument("--unknown", action="store_true", help="also one that the stack did not make")
     verbs.add_parser("hash-password", help="print the hash of a password, for agentDashboardPasswordHash")
     options = parser.parse_args()
     try:

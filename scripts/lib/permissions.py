@@ -1,4 +1,4 @@
-"""The commands that give a token what the stacks need, and no more, from the stacks' own settings."""
+"""Prints the commands that give a token exactly the rights that the stacks' settings need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seconds of each run of tests, and the slowest tests of all: from the JUnit files that are named."""
+"""Prints the seconds of each run of tests, and the slowest tests, from JUnit files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 SLOWEST = 10
 
 
-def told(files: list[Path]) -> list[str]:
-    """The lines to print, the runs in the order in which they ended; nothing when no run came to its end."""
+def lines_of(files: list[Path]) -> list[str]:
+    """The lines to print, with the runs in the order in which they ended; empty if none ended."""
     lines: list[str] = []
     tests: list[tuple[float, str]] = []
     for file in sorted(files, key=lambda file: file.stat().st_mtime):
@@ -23,6 +23,6 @@ def told(files: list[Path]) -> list[str]:
 
 
 if __name__ == "__main__":
-    # A pattern that fitted nothing is its own word.
-    for line in told([Path(name) for name in sys.argv[1:] if Path(name).exists()]):
+    # The shell passes a pattern without a match as it is.
+    for line in lines_of([Path(name) for name in sys.argv[1:] if Path(name).exists()]):
         print(line)

@@ -1,4 +1,4 @@
-"""Trust by fingerprint: the plugin can't compare fingerprints, but it trusts a certificate that comes in a file."""
+"""Trusts a Proxmox by its fingerprint. The plugin can't compare fingerprints, but it can trust a certificate file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ TIMEOUT = 10.0
 
 
 class TrustError(Exception):
-    """The certificate is not the one that was named, or can't be had."""
+    """There is no certificate, or it has another fingerprint."""
 
 
 def certificate_of(host: str, port: int) -> str:
-    """The server's certificate as PEM. It is not verified: that is what the fingerprint is for."""
+    """The server's certificate as PEM, not verified. The fingerprint verifies it."""
     try:
         return ssl.get_server_certificate((host, port), timeout=TIMEOUT)
     except OSError as error:
-        raise TrustError(f"{host}:{port} gives no certificate: {error}") from None
+        raise TrustError(f"{host}:{port} sends no certificate: {error}") from None
 
 
 def fingerprint_of(pem: str) -> str:
@@ -33,14 +33,14 @@ def fingerprint_of(pem: str) -> str:
 
 
 def save(pem: str, wanted: str, file: Path) -> None:
-    """Write the certificate if it has the fingerprint; TrustError if not."""
+    """Write the certificate if it has the fingerprint. Raises TrustError otherwise."""
     found = fingerprint_of(pem)
     if found.replace(":", "") != wanted.replace(":", "").upper():
         raise TrustError(
-            f"the server's certificate has another fingerprint; nothing was saved.\n"
+            f"the server's certificate has another fingerprint. Nothing was saved.\n"
             f"  wanted: {wanted}\n  found:  {found}\n"
-            "If the node's certificate was renewed, `pvenode cert info` on the node shows the new one.\n"
-            "If not, somebody else answers at that address."
+            "If somebody renewed the node's certificate, `pvenode cert info` on the node shows the new fingerprint.\n"
+            "Otherwise another machine answers at that address."
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(pem)

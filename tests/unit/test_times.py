@@ -21,7 +21,7 @@ def test_the_seconds_of_each_run_and_the_slowest_of_all_tests(tmp_path: Path) ->
         files.append(tmp_path / f"{name}.xml")
         files[-1].write_text(JUNIT.format(name=name, total=total, longest=longest))
         os.utime(files[-1], (number, number))
-    lines = runpy.run_path(str(TIMES))["told"](files[::-1])
+    lines = runpy.run_path(str(TIMES))["lines_of"](files[::-1])
     assert [line.split(maxsplit=2) for line in lines[:2]] == [
         ["6", "s", "graph: 2 tests"],
         ["900", "s", "e2e: 2 tests"],
@@ -34,5 +34,5 @@ def test_the_seconds_of_each_run_and_the_slowest_of_all_tests(tmp_path: Path) ->
     assert len(lines) == 7
 
 
-def test_nothing_is_told_of_tests_that_never_ran() -> None:
-    assert runpy.run_path(str(TIMES))["told"]([]) == []
+def test_tests_that_never_ran_have_no_line() -> None:
+    assert runpy.run_path(str(TIMES))["lines_of"]([]) == []
