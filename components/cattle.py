@@ -15,9 +15,10 @@ from components.agent import HermesAgent
 from components.attachment import VolumeAttachment
 from components.claim import Claim
 from components.container import ContainerWish, Network, container, proxmox_provider
-from components.host_mounts import HostMounts, HostMountsProof
-from components.host_settings import host_mounts_of, node_ssh_of
+from components.dynamic import Owned
+from components.host_mounts import HostMounts, HostMountsProof, NodeSpec
 from components.power import Power
+from proxmox.planning import AttachSpec, PowerSpec
 from settings.agent import AgentSettings, DockerAgent
 from settings.agent.dashboard import EVERYWHERE
 from settings.kinds import bracketed
@@ -28,10 +29,9 @@ PURPOSE_ON_ROOT = "Runs Hermes Agent. Its data is on its own root file system, a
 
 
 class Cattle(pulumi.ComponentResource):
-    """Container, host mounts, attachment and, unless ``agent`` is None, SSH access and the agent.
+    """Container, host mounts, attachment, power and, where the stack has one, SSH access and the agent.
 
-    ``owner`` and ``volume`` None: the home is on the root file system, and the power a resource of its own.
-    ``folders``: what is to be done to the host mounts' folders. ``exports``: the outputs.
+    ``attach`` None: the home is not on a volume. ``host`` None: nothing is asked of root. ``exports``: the outputs.
     """
 
     exports: dict[str, pulumi.Input[Any]]
@@ -41,16 +41,14 @@ class Cattle(pulumi.ComponentResource):
         name: str,
         stack: CattleStack,
         *,
-        owner: int | None,
-        volume: dict[str, Any] | None,
+        attach: AttachSpec | None,
+        host: NodeSpec | None = None,
         ssh_public_keys: list[str],
-        folders: Sequence[str] = (),
         phases: Mapping[str, Mapping[str, Any]] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
         connection, cattle = stack.connection, stack.cattle
-        node_ssh, mounts = node_ssh_of(stack), host_mounts_of(stack)
         claim = Claim(f"{name}-claim", vmid=cattle.vmid, opts=pulumi.ResourceOptions(parent=self))
         guest = container(
             f"{name}-container",
@@ -83,88 +81,42 @@ class Cattle(pulumi.ComponentResource):
             also_ignore=["features"],
             opts=pulumi.ResourceOptions(parent=self, provider=proxmox_provider(connection, dict(os.environ))),
         )
-        host = self._host_mounts(name, stack=stack, guest=guest, claim=claim, folders=folders)
-        # No `replace_with`: the engine deletes what has it in any order, and the guest has to stop before its host
-        # mounts go. Whose `guest` is about to be another one is deleted in the order of dependencies.
-        opts = pulumi.ResourceOptions(parent=self, depends_on=[host] if host else None, delete_before_replace=True)
-        started: VolumeAttachment | Power
-        attached: pulumi.Input[float] = 0.0
-        if volume is None or owner is None:
-            started = Power(
-                f"{name}-power",
-                guest=guest.id,
-                claim=claim.claim,
-                vmid=cattle.vmid,
-                node=connection.node,
-                running=True,
-                stop_in_the_end=True,
-                opts=opts,
-            )
-        else:
-            started = VolumeAttachment(
-                f"{name}-volume",
-                guest=guest.id,
-                claim=claim.claim,
-                vmid=cattle.vmid,
-                node=connection.node,
-                volid=volume["volid"],
-                owner=owner,
-                path=cattle.mount_path,
-                take_over=cattle.take_over,
-                opts=opts,
-            )
-            attached = started.seconds
-        ready: list[pulumi.Resource] = [started]
-        if host is not None and node_ssh is not None and mounts:
-            proof = HostMountsProof(
-                f"{name}-host-mounts-proof",
-                guest=guest.id,
-                vmid=cattle.vmid,
-                node=connection.node,
-                mounts=mounts,
-                folders=folders,
-                ssh=node_ssh,
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[started, host], replace_with=[guest]),
-            )
-            ready.append(proof)
+        owned = Owned(guest.id, claim.claim, connection.node)
+        # Each has to be undone before the one that it depends on: power, volume, host mounts, container. So none has
+        # `replace_with`, whose deletions come in any order: another `guest` replaces them in the order of dependencies.
+        parts: list[pulumi.Resource] = []
+
+        def next_part() -> pulumi.ResourceOptions:
+            return pulumi.ResourceOptions(parent=self, depends_on=list(parts), delete_before_replace=True)
+
+        if host is not None:
+            parts.append(HostMounts(f"{name}-host-mounts", host, owned, next_part()))
+        attachment = None
+        if attach is not None:
+            attachment = VolumeAttachment(f"{name}-volume", attach, owned, next_part())
+            parts.append(attachment)
+        power = Power(f"{name}-power", PowerSpec(cattle.vmid), owned, next_part())
+        parts.append(power)
+        if host is not None and host.ssh is not None and host.mounts:
+            opts = pulumi.ResourceOptions(parent=self, depends_on=list(parts), replace_with=[guest])
+            parts.append(HostMountsProof(f"{name}-host-mounts-proof", host, owned, opts))
+        seconds: dict[str, pulumi.Input[float]] = {
+            "attach": attachment.seconds if attachment is not None else 0.0,
+            "start": power.seconds,
+        }
         self.exports = {
             "vmid": cattle.vmid,
             "node": connection.node,
             "hostname": cattle.hostname,
-            "volume": started.volid if isinstance(started, VolumeAttachment) else "",
+            "volume": attachment.volid if attachment is not None else "",
             "agentMode": stack.mode,
-            "seconds": {"attach": attached},
+            "seconds": seconds,
         }
         if cattle.host_mounts:
             self.exports["hostMounts"] = {mount.path: mount.source for mount in cattle.host_mounts}
         if isinstance(stack, AgentStack):
-            self.exports |= self._agent(name, stack=stack, guest=guest, ready=ready, attached=attached, phases=phases)
+            self.exports |= self._agent(name, stack=stack, guest=guest, ready=parts, seconds=seconds, phases=phases)
         self.register_outputs(self.exports)
-
-    def _host_mounts(
-        self,
-        name: str,
-        *,
-        stack: CattleStack,
-        guest: proxmoxve.ContainerLegacy,
-        claim: Claim,
-        folders: Sequence[str],
-    ) -> HostMounts | None:
-        """What root has to set, before the first start; None when there is nothing of it."""
-        if not stack.cattle.host_mounts and not stack.keyctl:
-            return None
-        return HostMounts(
-            f"{name}-host-mounts",
-            guest=guest.id,
-            claim=claim.claim,
-            vmid=stack.cattle.vmid,
-            node=stack.connection.node,
-            mounts=host_mounts_of(stack),
-            keyctl=stack.keyctl,
-            folders=folders,
-            ssh=node_ssh_of(stack),
-            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
-        )
 
     def _agent(
         self,
@@ -173,7 +125,7 @@ class Cattle(pulumi.ComponentResource):
         stack: AgentStack,
         guest: proxmoxve.ContainerLegacy,
         ready: list[pulumi.Resource],
-        attached: pulumi.Input[float],
+        seconds: Mapping[str, pulumi.Input[float]],
         phases: Mapping[str, Mapping[str, Any]] | None,
     ) -> dict[str, pulumi.Input[Any]]:
         """SSH access and the agent's phases; answers the outputs that they add."""
@@ -211,7 +163,7 @@ class Cattle(pulumi.ComponentResource):
             **({"agentIdentity": hermes.identity} if isinstance(stack.agent, DockerAgent) else {}),
             "agentState": hermes.state.apply(str.strip),
             "backup": hermes.backup,
-            "seconds": {"attach": attached, "ssh": access.seconds, **hermes.seconds},
+            "seconds": {**seconds, "ssh": access.seconds, **hermes.seconds},
         }
 
 

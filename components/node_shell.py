@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from provisioning.errors import HostKeyMismatch, PrivateKeyError, ProvisioningError, SshAuthError
 from provisioning.ssh import HostKey, SshConnection, SshTarget, connect
@@ -17,30 +19,16 @@ CONNECT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class NodeSsh:
-    """Where root of the node is reached. ``host_key``: one line, TYPE BASE64; ``key_file``: the private key's."""
+    """Where root of the node is reached. ``host_key``: one line, TYPE BASE64; ``key_file``: the private key's.
+
+    None of it is a secret: a resource keeps it.
+    """
 
     host: str
-    host_key: str
-    key_file: str
+    host_key: Annotated[str, Field(alias="hostKey")]
+    key_file: Annotated[str, Field(alias="keyFile")]
     port: int = 22
     user: str = "root"
-
-    def as_props(self) -> dict[str, Any]:
-        """As a resource keeps it; none of it is a secret."""
-        return {
-            "host": self.host,
-            "port": self.port,
-            "user": self.user,
-            "hostKey": self.host_key,
-            "keyFile": self.key_file,
-        }
-
-    @classmethod
-    def from_props(cls, props: dict[str, Any] | None) -> NodeSsh | None:
-        """The reverse; None for None."""
-        if not props:
-            return None
-        return cls(props["host"], props["hostKey"], props["keyFile"], int(props["port"]), props["user"])
 
 
 class _Shell:

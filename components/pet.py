@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
 
 from components.claim import Claim
 from components.container import ContainerWish, container, proxmox_provider
+from components.dynamic import Owned
 from components.guard import Guard
 from components.power import Power
 from components.removal import VolumeRemoval
 from components.volume import Volume
+from proxmox.planning import PowerSpec, RemovalSpec, VolumeSpec
 from settings.stack import PetStack
 
 WHY_GUARDED = "the volumes of the cattle belong to this guest"
@@ -29,7 +32,13 @@ class PetStorage(pulumi.ComponentResource):
     node: str
     volumes: dict[str, dict[str, Any]]
 
-    def __init__(self, name: str, stack: PetStack, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        stack: PetStack,
+        volumes: Sequence[VolumeSpec],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
         super().__init__("hermes-homelab:components:PetStorage", name, {}, opts)
         connection, pet = stack.connection, stack.pet
         provider = proxmox_provider(connection, dict(os.environ))
@@ -63,49 +72,24 @@ class PetStorage(pulumi.ComponentResource):
         self.node = connection.node
         self.volumes = {}
         guarded: list[pulumi.Resource] = [guest]
-        for wish in pet.volumes:
-            volume = Volume(
-                f"{name}-volume-{wish.name}",
-                name=wish.name,
-                guest=guest.id,
-                claim=claim.claim,
-                vmid=pet.vmid,
-                node=connection.node,
-                storage=wish.storage,
-                size=wish.size,
-                path=wish.path,
-                volid=wish.volid,
-                # Retained, and not protected: a name that leaves the list leaves its volume behind, without an error.
-                # One at a time: they change the same guest (field reports B1).
-                opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True, depends_on=[guarded[-1]]),
-            )
+        owned = Owned(guest.id, claim.claim, connection.node)
+        for spec in volumes:
+            # Retained, and not protected: a name that leaves the list leaves its volume behind, without an error.
+            # One at a time: they change the same guest (field reports B1).
+            opts = pulumi.ResourceOptions(parent=self, retain_on_delete=True, depends_on=[guarded[-1]])
+            volume = Volume(f"{name}-volume-{spec.name}", spec, owned, opts)
             guarded.append(volume)
-            self.volumes[wish.name] = {
+            self.volumes[spec.name] = {
                 "volid": volume.ref,
                 "size": volume.size,
                 "storage": volume.storage,
                 "path": volume.path,
             }
         for volid in pet.delete_volumes:
-            removal = VolumeRemoval(
-                f"{name}-delete-{volid}",
-                claim=claim.claim,
-                vmid=pet.vmid,
-                node=connection.node,
-                volid=volid,
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]]),
-            )
-            guarded.append(removal)
+            opts = pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]])
+            guarded.append(VolumeRemoval(f"{name}-delete-{volid}", RemovalSpec(pet.vmid, volid), owned, opts))
         if pet.started:
-            power = Power(
-                f"{name}-power",
-                guest=guest.id,
-                claim=claim.claim,
-                vmid=pet.vmid,
-                node=connection.node,
-                running=True,
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]]),
-            )
-            guarded.append(power)
+            opts = pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]])
+            guarded.append(Power(f"{name}-power", PowerSpec(pet.vmid), owned, opts))
         Guard(f"{name}-is-never-destroyed", reason=WHY_GUARDED, parent=self, guarded=guarded)
         self.register_outputs({"vmid": self.vmid, "node": self.node, "volumes": self.volumes})

@@ -1,82 +1,45 @@
-"""The power of a guest without a borrowed volume: the pet, or a cattle whose home is on its root file system.
+"""A guest's power, which is this resource's alone: it starts last, and stops before anything else is taken away.
 
-Any other cattle's power is its attachment's (components/attachment.py).
+Attachment and host mounts leave it as they find it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pulumi
-from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
-from components.dynamic import GONE, Props, Provider, changed, diff_of, say, unrecorded
+from components.dynamic import Owned, PartProvider, Props, SpecResource, say
+from proxmox.client import Proxmox
 from proxmox.facts import read_guest
-from proxmox.operations import ensure_power
-from proxmox.vmid import prove_still_ours
+from proxmox.operations import ensure_power, preview_power
+from proxmox.planning import PowerSpec
 
 
-class _PowerProvider(Provider):
-    def _ensure(self, props: Props) -> Props:
-        with self.proxmox() as client:
-            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props.get("node"))
-            ensure_power(client, int(props["vmid"]), bool(props["running"]), report=say)
-        kept = ("vmid", "node", "running", "guest", "claim", "stop_in_the_end")
-        return {key: props.get(key) for key in kept}
+class _PowerProvider(PartProvider[PowerSpec]):
+    kind = PowerSpec
+    id_format = "{vmid}/power"
+    updates = ("running",)
 
-    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        updates = [*changed(olds, news, "running"), *unrecorded(olds, news, "claim", "node")]
-        return diff_of(updates, changed(olds, news, "vmid", "guest"))
+    def plan(self, client: Proxmox, spec: PowerSpec) -> Iterable[str]:
+        return (f"guest {spec.vmid}: {step.describe()}" for step in preview_power(client, spec))
 
-    def create(self, props: Props) -> CreateResult:
-        return CreateResult(id_=f"{int(props['vmid'])}/power", outs=self._ensure(props))
+    def ensure(self, client: Proxmox, spec: PowerSpec) -> Props:
+        ensure_power(client, spec, report=say)
+        return {"running": spec.running}
 
-    def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
-        return UpdateResult(outs=self._ensure(news))
+    def find(self, client: Proxmox, props: Props) -> Props | None:
+        guest = read_guest(client, int(props["vmid"]))
+        return None if guest is None else {"running": guest.running}
 
-    def delete(self, _id: str, props: Props) -> None:
-        """Whoever else changes the guest on its way down, host mounts for one, then finds it stopped."""
-        if not props.get("stop_in_the_end"):
-            return
-        with self.proxmox() as client:
-            vmid = int(props["vmid"])
-            prove_still_ours(client, vmid, props.get("claim"), props.get("node"))
-            if read_guest(client, vmid) is not None:
-                ensure_power(client, vmid, running=False, report=say)
-
-    def read(self, id_: str, props: Props) -> ReadResult:
-        with self.proxmox() as client:
-            prove_still_ours(client, int(props["vmid"]), props.get("claim"), props.get("node"))
-            guest = read_guest(client, int(props["vmid"]))
-        if guest is None:
-            return GONE
-        outs = {**props, "running": guest.running}
-        outs.pop("__provider", None)
-        return ReadResult(id_=id_, outs=dict(outs), inputs=dict(outs))
+    def remove(self, client: Proxmox, props: Props) -> None:
+        vmid = int(props["vmid"])
+        if read_guest(client, vmid) is not None:
+            ensure_power(client, PowerSpec(vmid, running=False), report=say)
 
 
-class Power(Resource, module="proxmox", name="Power"):
-    """Whether a guest runs. ``stop_in_the_end``: it is stopped when the resource is deleted.
+class Power(SpecResource, module="proxmox", name="Power"):
+    """Whether a guest runs. Where the resource goes, the guest is stopped. ``seconds``: how long the start took."""
 
-    ``claim`` and ``node`` are proved before anything is done.
-    """
-
-    def __init__(
-        self,
-        resource_name: str,
-        *,
-        guest: pulumi.Input[str],
-        vmid: int,
-        node: str,
-        running: bool,
-        claim: pulumi.Input[str],
-        stop_in_the_end: bool = False,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
-        props = {
-            "guest": guest,
-            "vmid": vmid,
-            "node": node,
-            "running": running,
-            "claim": claim,
-            "stop_in_the_end": stop_in_the_end,
-        }
-        super().__init__(_PowerProvider(), resource_name, props, opts)
+    def __init__(self, name: str, spec: PowerSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(name, _PowerProvider(), spec, owned, opts=opts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     state = read_own_state()
     # Before all else: what is said of another guest would only confuse.
     _refuse(stack, pet_place_faults(stack, state))
-    _refuse(stack, [*deletion_faults(stack, state), *pet_faults(stack, pet_check(stack, state))])
-    pet = PetStorage("pet", stack)
+    check = pet_check(stack, state)
+    _refuse(stack, [*deletion_faults(stack, state), *pet_faults(stack, check)])
+    pet = PetStorage("pet", stack, check.volumes)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
@@ -83,6 +85,7 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
         cattle_check,
         cattle_faults,
         home_faults,
+        host_spec,
         number_faults,
         public_keys,
         warnings_of,
@@ -94,14 +97,21 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
         owner, volume = int(pet["vmid"]), _volume_of(pet, stack)
     state = read_own_state()
     keys, key_faults = public_keys(stack, state)
-    check = cattle_check(stack, state, owner=owner, volid=volume["volid"] if volume else None, keys=keys)
+    host = host_spec(stack, state)
+    volid = volume["volid"] if volume else None
+    check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
     faults, folders = cattle_faults(stack, check)
     _refuse(stack, [*key_faults, *home_faults(stack, keys, state), *faults])
     for warning in warnings_of(check, stack.cattle, state):
         pulumi.log.warn(warning)
     cattle = Cattle(
-        "cattle", stack, owner=owner, volume=volume, ssh_public_keys=keys, folders=folders, phases=state.phases
+        "cattle",
+        stack,
+        attach=check.attach,
+        host=None if host is None else replace(host, folders=tuple(folders)),
+        ssh_public_keys=keys,
+        phases=state.phases,
     )
     return cattle.exports
 

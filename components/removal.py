@@ -7,37 +7,32 @@ pending changes or a snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pulumi
-from pulumi.dynamic import CheckResult, CreateResult, DiffResult, Resource
 
-from components.dynamic import Props, Provider, changed, diff_of, say
+from components.dynamic import Owned, Props, SpecProvider, SpecResource, say
+from proxmox.client import Proxmox
 from proxmox.operations import preview_removal, remove_volume
-from proxmox.vmid import prove_still_ours
+from proxmox.planning import RemovalSpec
 
 
-class _RemovalProvider(Provider):
-    def check(self, olds: Props, news: Props) -> CheckResult:
-        if not olds:
-            with self.proxmox() as client:
-                for step in preview_removal(client, int(news["vmid"]), news["volid"], news["volid"]):
-                    say(step.describe())
-        return CheckResult(news, [])
+class _RemovalProvider(SpecProvider[RemovalSpec]):
+    kind = RemovalSpec
+    id_format = "removed {volid}"
+    replaces = ("vmid", "volid")
+    previews_creation = True
 
-    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of([], changed(olds, news, "vmid", "volid"))
+    def plan(self, client: Proxmox, spec: RemovalSpec) -> Iterable[str]:
+        return (step.describe() for step in preview_removal(client, spec.vmid, spec.volid, spec.volid))
 
-    def create(self, props: Props) -> CreateResult:
-        with self.proxmox() as client:
-            prove_still_ours(client, int(props["vmid"]), props["claim"], props["node"])
-            remove_volume(client, int(props["vmid"]), props["volid"], props["volid"], report=say)
-        return CreateResult(id_=f"removed {props['volid']}", outs={"vmid": props["vmid"], "volid": props["volid"]})
+    def ensure(self, client: Proxmox, spec: RemovalSpec) -> Props:
+        remove_volume(client, spec.vmid, spec.volid, spec.volid, report=say)
+        return {}
 
 
-class VolumeRemoval(Resource, module="proxmox", name="VolumeRemoval"):
+class VolumeRemoval(SpecResource, module="proxmox", name="VolumeRemoval"):
     """The fact that a volume was deleted on purpose. Taking it out of the settings again does nothing."""
 
-    def __init__(
-        self, name: str, *, claim: pulumi.Input[str], vmid: int, node: str, volid: str, opts: pulumi.ResourceOptions
-    ) -> None:
-        props = {"claim": claim, "vmid": vmid, "node": node, "volid": volid}
-        super().__init__(_RemovalProvider(), name, props, opts)
+    def __init__(self, name: str, spec: RemovalSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(name, _RemovalProvider(), spec, owned, opts=opts)

@@ -9,13 +9,13 @@ from typing import Any
 import pulumi
 import tenacity
 
+from proxmox.planning import AttachSpec, VolumeSpec
+
 READ_SECONDS = 10.0
 _CLAIM_TYPE = "pulumi-python:dynamic/proxmox:Claim"
 _VOLUME_TYPE = "pulumi-python:dynamic/proxmox:Volume"
-_HOME_TYPES = {
-    "pulumi-python:dynamic/proxmox:VolumeAttachment": "volume",
-    "pulumi-python:dynamic/proxmox:Power": "root",
-}
+_ATTACHMENT_TYPE = "pulumi-python:dynamic/proxmox:VolumeAttachment"
+_POWER_TYPE = "pulumi-python:dynamic/proxmox:Power"
 _HOST_MOUNTS_TYPE = "pulumi-python:dynamic/proxmox:HostMounts"
 _PHASE_TYPE = "pulumi-python:dynamic/guest:Phase"
 _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
@@ -59,9 +59,11 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
             # An import leaves vmId empty; the id is the VMID, too.
             vmid = int(container.get("vmId") or container["id"])
         elif resource["type"] == _VOLUME_TYPE:
-            volumes[resource["outputs"]["name"]] = resource["outputs"]["ref"]
-        elif resource["type"] in _HOME_TYPES:
-            home, volid = _HOME_TYPES[resource["type"]], resource["outputs"].get("volid")
+            volumes[resource["outputs"]["name"]] = VolumeSpec.recorded_in(resource["outputs"])
+        elif resource["type"] == _ATTACHMENT_TYPE:
+            home, volid = "volume", AttachSpec.recorded_in(resource["outputs"])
+        elif resource["type"] == _POWER_TYPE:
+            home = home or "root"
         elif resource["type"] == _HOST_MOUNTS_TYPE:
             placed = tuple(resource["outputs"].get("placed") or ())
         elif resource["type"] == _PHASE_TYPE:

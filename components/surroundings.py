@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from components.attachment import SLOT
-from components.host_mounts import RESERVED, recorded_of
+from components.host_mounts import NodeSpec
 from components.host_settings import host_mounts_of, node_ssh_of
 from components.node_shell import node_shell
 from components.state import OwnState
@@ -18,14 +18,13 @@ from provisioning.ssh import HostKey, public_half
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
 from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Refusal
-from proxmox.hostmounts import HostWish, commands_to_paste, judge_folders, paste
+from proxmox.hostmounts import HostMountSpec, commands_to_paste, judge_folders, paste
 from proxmox.hostshell import read_folders, require_node, with_ids
 from proxmox.mountpoint import normal_path
 from proxmox.operations import preview_removal
-from proxmox.planning import AttachWish, VolumeWish
+from proxmox.planning import AttachSpec, VolumeSpec
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
 from settings.cattle import CattleSettings
-from settings.pet import VolumeSettings
 from settings.stack import CattleStack, PetStack
 
 
@@ -43,7 +42,18 @@ def pet_check(stack: PetStack, state: OwnState) -> PetCheck:
             ours=known_without_claim(state, pet.vmid),
             role="pet",
         ),
-        volumes=tuple(volume_wish(pet.vmid, volume) for volume in pet.volumes),
+        volumes=tuple(
+            VolumeSpec(
+                name=volume.name,
+                vmid=pet.vmid,
+                storage=volume.storage,
+                size_gb=volume.size,
+                path=volume.path,
+                volid=volume.volid,
+                recorded=state.volumes.get(volume.name),
+            )
+            for volume in pet.volumes
+        ),
     )
 
 
@@ -61,6 +71,7 @@ def cattle_check(
     *,
     owner: int | None,
     volid: str | None,
+    host: HostMountSpec | None = None,
     keys: Sequence[str] = (),
 ) -> CattleCheck:
     """What the cattle wants of a Proxmox. ``owner`` and ``volid`` None: no volume; ``keys``: as of `public_keys`."""
@@ -80,34 +91,27 @@ def cattle_check(
         ),
         attach=None
         if owner is None or volid is None
-        else AttachWish(
+        else AttachSpec(
             vmid=cattle.vmid,
             node=node,
             volid=volid,
             path=cattle.mount_path,
             owner=owner,
-            slot=SLOT,
-            options={},
+            recorded=state.volid,
             takeover=cattle.take_over == volid,
         ),
-        host=host_wish(stack, state),
+        host=host,
         root_access=bool(stack.node_ssh.host_key),
         home=cattle.home_folder,
     )
 
 
-def host_wish(stack: CattleStack, state: OwnState) -> HostWish | None:
+def host_spec(stack: CattleStack, state: OwnState) -> NodeSpec | None:
     """What the cattle wants of root on the node; None when nothing."""
     if not stack.cattle.host_mounts and not stack.keyctl:
         return None
-    return HostWish(
-        vmid=stack.cattle.vmid,
-        node=stack.connection.node,
-        mounts=host_mounts_of(stack),
-        keyctl=stack.keyctl,
-        recorded=recorded_of({"placed": state.placed}),
-        reserved=RESERVED,
-    )
+    kept = {"vmid": stack.cattle.vmid, "node": stack.connection.node, "recorded": state.placed}
+    return replace(NodeSpec.from_props(kept), mounts=host_mounts_of(stack), keyctl=stack.keyctl, ssh=node_ssh_of(stack))
 
 
 def number_faults(key: str, vmid: int, state: OwnState) -> list[Fault]:
@@ -229,17 +233,17 @@ def cattle_faults(stack: CattleStack, check: CattleCheck) -> tuple[list[Fault], 
     return [*found, *folders], steps
 
 
-def judged_folders(client: Proxmox, stack: CattleStack, wish: HostWish | None) -> tuple[list[Fault], list[str]]:
+def judged_folders(client: Proxmox, stack: CattleStack, spec: HostMountSpec | None) -> tuple[list[Fault], list[str]]:
     """What stands in the way on the node itself, and what is to be done there, where there is a way to root."""
     root = node_ssh_of(stack)
-    if wish is None or root is None:
+    if spec is None or root is None:
         return [], []
     try:
         with node_shell(root) as shell:
             if shell is None:
                 return [], []
-            require_node(shell, wish.node)
-            refusals, steps = judge_folders(read_folders(shell, wish), with_ids(client, wish))
+            require_node(shell, spec.node)
+            refusals, steps = judge_folders(read_folders(shell, spec), with_ids(client, spec))
     except NodeShellFailed as error:
         return [Fault("nodeSshHost", root.host, f"{error.what}: {error.why}", error.remedy)], []
     except ProxmoxError:
@@ -269,12 +273,6 @@ def deletion_faults(stack: PetStack, state: OwnState) -> list[Fault]:
         except Refusal as refusal:
             faults.append(Fault("petDeleteVolumes", volid, f"{refusal.what}: {refusal.why}", refusal.remedy))
     return faults
-
-
-def volume_wish(vmid: int, volume: VolumeSettings) -> VolumeWish:
-    return VolumeWish(
-        name=volume.name, vmid=vmid, storage=volume.storage, size_gb=volume.size, path=volume.path, volid=volume.volid
-    )
 
 
 def public_keys(stack: CattleStack, state: OwnState) -> tuple[list[str], list[Fault]]:

@@ -204,7 +204,7 @@ class HostFolderUnusable(Refusal):
 
 
 class RootNeeded(Refusal):
-    """What is wished for is left to root@pam (facts proxmox 2.2). The remedy has the commands to paste."""
+    """What is declared is left to root@pam (facts proxmox 2.2). The remedy has the commands to paste."""
 
 
 class Unreachable(ProxmoxError):

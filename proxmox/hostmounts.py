@@ -2,7 +2,7 @@
 
 Proxmox grants bind mounts and every feature but nesting to root@pam alone, to no token (facts proxmox 1, 2.2). So these
 steps are commands for a root shell on the node: this program runs them where it has one, and prints them where it has
-none. Pure functions: facts and a wish in, steps, commands or a refusal out. Nothing here frees, empties or re-owns a
+none. Pure functions: facts and a spec in, steps, commands or a refusal out. Nothing here frees, empties or re-owns a
 folder that holds anything, and none of the steps removes one.
 """
 
@@ -13,18 +13,22 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from proxmox.errors import HostFolderForeign, HostFolderUnusable, PathTaken, Refusal, RootNeeded
 from proxmox.facts import GuestFacts
 from proxmox.idmap import STANDARD, IdMap
 from proxmox.mountpoint import MountPoint, normal_path
-from proxmox.planning import Shutdown, Start, Step, free_slot, usable
+from proxmox.planning import VOLUME_SLOT, Shutdown, Start, Step, free_slot, usable
+from proxmox.spec import Spec
 
 STORAGES = PurePosixPath("/mnt/pve")
 """Where Proxmox mounts storages that are folders, one below it for each."""
 
 
-# Wishes and facts.
+# Specs and facts.
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class HostMount:
     source: str
     path: str
     owner: int = 0
-    read_only: bool = False
+    read_only: Annotated[bool, Field(alias="readOnly")] = False
 
     @property
     def mount(self) -> MountPoint:
@@ -53,25 +57,26 @@ class Placed:
     slot: str
     source: str
     path: str
-    read_only: bool = False
+    read_only: Annotated[bool, Field(alias="readOnly")] = False
 
 
 @dataclass(frozen=True)
-class HostWish:
+class HostMountSpec(Spec):
     """The host mounts that a container shall have, all of this stack's, and whether it shall have keyctl.
 
     recorded: what an earlier run has put there, which may be changed and removed; reserved: slots that are another
-    one's; ids: the container's users on the node; timeout_s: for a shutdown.
+    one's; ids: the container's users on the node.
     """
+
+    RECORDED_AS: ClassVar = ("placed",)
 
     vmid: int
     node: str
     mounts: tuple[HostMount, ...] = ()
     keyctl: bool = False
     recorded: tuple[Placed, ...] = ()
-    reserved: frozenset[str] = frozenset({"mp0"})
-    ids: IdMap = STANDARD
-    timeout_s: int = 60
+    reserved: Annotated[frozenset[str], Field(exclude=True)] = frozenset({VOLUME_SLOT})
+    ids: Annotated[IdMap, Field(exclude=True)] = STANDARD
 
     def owner_of(self, mount: HostMount) -> tuple[int, int]:
         """User and group on the node that the folder belongs to. Raises HostFolderUnusable for one not mapped."""
@@ -149,7 +154,7 @@ class OwnFolder(Step):
 class SetHost(Step):
     """Set mounts and features of the stopped container, all in one command."""
 
-    wish: HostWish
+    spec: HostMountSpec
     change: HostChange
 
     def describe(self) -> str:
@@ -242,17 +247,17 @@ def _read_only(mount: MountPoint) -> bool:
     return ("ro", "1") in mount.meaning()[2]
 
 
-def change_of(guest: GuestFacts, wish: HostWish) -> HostChange | None:
-    """What has to be set in the container's configuration; None when it is as wished. Raises PathTaken, NoFreeSlot.
+def change_of(guest: GuestFacts, spec: HostMountSpec) -> HostChange | None:
+    """What has to be set in the container's configuration; None when it is as declared. Raises PathTaken, NoFreeSlot.
 
     Mount points that are not this stack's are left alone.
     """
-    found = find_placed(guest, wish.mounts, wish.recorded)
+    found = find_placed(guest, spec.mounts, spec.recorded)
     options: dict[str, str] = {}
     used = {placed.slot for placed in found.values()}
-    for mount in wish.mounts:
+    for mount in spec.mounts:
         placed = found.get(mount)
-        slot = placed.slot if placed is not None else free_slot(guest, {*wish.reserved, *used})
+        slot = placed.slot if placed is not None else free_slot(guest, {*spec.reserved, *used})
         used.add(slot)
         current = guest.mounts().get(slot)
         if current is None or slot in guest.pending or not _same_mount(current, mount):
@@ -260,13 +265,13 @@ def change_of(guest: GuestFacts, wish: HostWish) -> HostChange | None:
     delete = tuple(
         slot
         for slot, current in guest.mounts().items()
-        if slot not in used and any(_stands_for(current, old) for old in wish.recorded)
+        if slot not in used and any(_stands_for(current, old) for old in spec.recorded)
     )
-    _refuse_paths(guest, wish, {*used, *delete})
+    _refuse_paths(guest, spec, {*used, *delete})
     features = guest.config.get("features", "")
-    wished = features_with(features, keyctl=wish.keyctl)
-    if "features" in guest.pending or set(features.split(",")) != set(wished.split(",")):
-        options["features"] = wished
+    wanted = features_with(features, keyctl=spec.keyctl)
+    if "features" in guest.pending or set(features.split(",")) != set(wanted.split(",")):
+        options["features"] = wanted
     return HostChange(options, delete) if options or delete else None
 
 
@@ -275,8 +280,8 @@ def _stands_for(current: MountPoint, old: Placed) -> bool:
     return _same_path(current.volume, old.source) and _same_path(current.path, old.path)
 
 
-def _refuse_paths(guest: GuestFacts, wish: HostWish, ours: set[str]) -> None:
-    wanted = {normal_path(mount.path): mount for mount in wish.mounts}
+def _refuse_paths(guest: GuestFacts, spec: HostMountSpec, ours: set[str]) -> None:
+    wanted = {normal_path(mount.path): mount for mount in spec.mounts}
     for slot, current in guest.mounts().items():
         if slot not in ours and normal_path(current.path) in wanted:
             raise PathTaken(
@@ -294,23 +299,25 @@ def _settled(guest: GuestFacts) -> GuestFacts:
     return replace(guest, config=config, pending={})
 
 
-def plan_host_mounts(guest: GuestFacts | None, folders: Mapping[str, FolderFacts], wish: HostWish) -> tuple[Step, ...]:
-    """Steps to the wish: folders first, then one `pct set` on the stopped container, which then runs as it did before.
+def plan_host_mounts(
+    guest: GuestFacts | None, folders: Mapping[str, FolderFacts], spec: HostMountSpec
+) -> tuple[Step, ...]:
+    """Steps to the spec: folders first, then one `pct set` on the stopped container, which then runs as it did before.
 
-    A container that was just made is stopped, and stays so: whoever owns its power starts it. folders: by path; those
+    A container that was just made is stopped, and stays so: its power is another spec's. folders: by path; those
     that are mounted already are judged as well: one that was removed meanwhile is made, and a container that runs still
     has the removed one, so it is restarted. Raises a Refusal.
     """
-    guest = usable(guest, wish.vmid, wish.node)
-    steps = [step for mount in wish.mounts for step in plan_folder(folders[mount.source], mount, wish)]
-    change = change_of(guest, wish)
-    setting = () if change is None else (SetHost(wish.vmid, wish.node, wish, change),)
+    guest = usable(guest, spec.vmid, spec.node)
+    steps = [step for mount in spec.mounts for step in plan_folder(folders[mount.source], mount, spec)]
+    change = change_of(guest, spec)
+    setting = () if change is None else (SetHost(spec.vmid, spec.node, spec, change),)
     if guest.running is False or not (setting or any(isinstance(step, MakeFolder) for step in steps)):
         return (*steps, *setting)
-    return (*steps, Shutdown(wish.vmid, wish.node, wish.timeout_s), *setting, Start(wish.vmid, wish.node))
+    return (*steps, Shutdown(spec.vmid, spec.node), *setting, Start(spec.vmid, spec.node))
 
 
-def plan_folder(facts: FolderFacts, mount: HostMount, wish: HostWish) -> tuple[Step, ...]:
+def plan_folder(facts: FolderFacts, mount: HostMount, spec: HostMountSpec) -> tuple[Step, ...]:
     """Make the folder, or give it to the container's user when it is empty.
 
     Raises HostFolderForeign for one of another owner's that holds something, HostFolderUnusable for what can't be
@@ -318,50 +325,50 @@ def plan_folder(facts: FolderFacts, mount: HostMount, wish: HostWish) -> tuple[S
     """
     if not _same_path(facts.real, facts.path):
         raise HostFolderUnusable(
-            f"{facts.path} on node {wish.node} is reached through a symbolic link",
+            f"{facts.path} on node {spec.node} is reached through a symbolic link",
             "Proxmox follows none to a folder that it mounts",
             f"write its real path in cattleHostMounts: {facts.real}",
         )
     if facts.mode is not None and not stat.S_ISDIR(facts.mode):
         raise HostFolderUnusable(
-            f"{facts.path} on node {wish.node} is not a folder",
+            f"{facts.path} on node {spec.node} is not a folder",
             "only a folder can be mounted",
             "choose another source in cattleHostMounts",
         )
     if facts.mode is None and mount.read_only:
         raise HostFolderUnusable(
-            f"{facts.path} does not exist on node {wish.node}",
+            f"{facts.path} does not exist on node {spec.node}",
             "a folder that is mounted read-only is not made: it would stay empty",
             "correct the source in cattleHostMounts, or make the folder",
         )
     disk = _unmounted(facts)
     if disk is not None:
         raise HostFolderUnusable(
-            f"{facts.path}: nothing is mounted at {disk} on node {wish.node}",
+            f"{facts.path}: nothing is mounted at {disk} on node {spec.node}",
             "the data would land on the node's own disk, and be hidden once the disk is back",
             f"see why it is not mounted: {_how_to_see(disk)}; or choose another source in cattleHostMounts",
         )
     if mount.read_only:
         return ()
-    user, group = wish.owner_of(mount)
-    own = OwnFolder(wish.vmid, wish.node, facts.path, (user, group), mount.owner)
+    user, group = spec.owner_of(mount)
+    own = OwnFolder(spec.vmid, spec.node, facts.path, (user, group), mount.owner)
     if facts.mode is None and facts.above == "/":
         top = PurePosixPath(*PurePosixPath(facts.path).parts[:2])
         raise HostFolderUnusable(
-            f"{facts.path}: there is no {top} on node {wish.node}",
+            f"{facts.path}: there is no {top} on node {spec.node}",
             "a disk or a pool that is not there yet would be hidden by folders made in its place",
             f"see why it is missing: findmnt; zpool import; or, for a folder of the node's own disk: mkdir {top}",
         )
     if facts.mode is None:
-        return (MakeFolder(wish.vmid, wish.node, facts.path, facts.mounted_at), own)
+        return (MakeFolder(spec.vmid, spec.node, facts.path, facts.mounted_at), own)
     if facts.uid == user:
         return ()
     if facts.empty:
         return (own,)
     raise HostFolderForeign(
-        f"{facts.path} on node {wish.node} belongs to {_named(facts.uid, wish.ids)} and is not empty",
-        f"it was to belong to {_named(user, wish.ids)}; what is in it is somebody's, and is not given away silently",
-        f"if it is meant for this container: {own.command} (the folder alone){_declare(facts.uid, wish.ids)}; "
+        f"{facts.path} on node {spec.node} belongs to {_named(facts.uid, spec.ids)} and is not empty",
+        f"it was to belong to {_named(user, spec.ids)}; what is in it is somebody's, and is not given away silently",
+        f"if it is meant for this container: {own.command} (the folder alone){_declare(facts.uid, spec.ids)}; "
         "if not, choose another source in cattleHostMounts",
     )
 
@@ -395,36 +402,36 @@ def _declare(uid: int, ids: IdMap) -> str:
     return "" if inside is None else f", or declare its owner: {inside}"
 
 
-def commands_to_paste(guest: GuestFacts | None, wish: HostWish) -> tuple[str, ...]:
+def commands_to_paste(guest: GuestFacts | None, spec: HostMountSpec) -> tuple[str, ...]:
     """What root has to run on the node, in order, where this program has no root shell; nothing when it is all done.
 
     None for a container that is yet to be made: then it is stopped. Raises the Refusals of `change_of`.
     """
-    guest = guest if guest is not None else GuestFacts(wish.vmid, wish.node, config={"features": "nesting=1"})
+    guest = guest if guest is not None else GuestFacts(spec.vmid, spec.node, config={"features": "nesting=1"})
     running = guest.running is not False
-    change = change_of(_settled(guest) if running else guest, wish)
+    change = change_of(_settled(guest) if running else guest, spec)
     commands: list[str] = []
     if change is not None:
         texts = set(change.options.values())
-        new = [mount for mount in wish.mounts if not mount.read_only and mount.mount.property_string() in texts]
+        new = [mount for mount in spec.mounts if not mount.read_only and mount.mount.property_string() in texts]
         # Nobody looks at the folders here: so nothing is made in the place of a storage that is not mounted.
         storages = dict.fromkeys(filter(None, (storage_folder(mount.source) for mount in new)))
         commands += [f"mountpoint {shlex.quote(str(storage))}" for storage in storages]
         for mount in new:
-            commands.append(MakeFolder(wish.vmid, wish.node, mount.source).command)
-            commands.append(OwnFolder(wish.vmid, wish.node, mount.source, wish.owner_of(mount), mount.owner).command)
-        commands.append(change.command(wish.vmid))
-    if running and (change is not None or change_of(guest, wish) is not None):
-        commands.append(f"pct reboot {wish.vmid}")
+            commands.append(MakeFolder(spec.vmid, spec.node, mount.source).command)
+            commands.append(OwnFolder(spec.vmid, spec.node, mount.source, spec.owner_of(mount), mount.owner).command)
+        commands.append(change.command(spec.vmid))
+    if running and (change is not None or change_of(guest, spec) is not None):
+        commands.append(f"pct reboot {spec.vmid}")
     return tuple(commands)
 
 
-def root_needed(wish: HostWish, commands: Sequence[str]) -> RootNeeded:
+def root_needed(spec: HostMountSpec, commands: Sequence[str]) -> RootNeeded:
     """The refusal that tells the commands."""
     return RootNeeded(
-        f"CT {wish.vmid} needs what only root on node {wish.node} may set, and there is no access to it",
+        f"CT {spec.vmid} needs what only root on node {spec.node} may set, and there is no access to it",
         "Proxmox grants bind mounts and keyctl to root@pam alone, to no token",
-        paste_remedy(wish.node, commands),
+        paste_remedy(spec.node, commands),
     )
 
 
@@ -441,13 +448,13 @@ def paste_remedy(node: str, commands: Sequence[str]) -> str:
     )
 
 
-def judge_folders(folders: Mapping[str, FolderFacts], wish: HostWish) -> tuple[list[Refusal], list[Step]]:
+def judge_folders(folders: Mapping[str, FolderFacts], spec: HostMountSpec) -> tuple[list[Refusal], list[Step]]:
     """Everything that speaks against the folders, and everything that is to be done to them, all at once."""
     refusals: list[Refusal] = []
     steps: list[Step] = []
-    for mount in wish.mounts:
+    for mount in spec.mounts:
         try:
-            steps += plan_folder(folders[mount.source], mount, wish)
+            steps += plan_folder(folders[mount.source], mount, spec)
         except Refusal as refusal:
             refusals.append(refusal)
     return refusals, steps

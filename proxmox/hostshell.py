@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -21,7 +21,7 @@ from proxmox.facts import GuestFacts, locate, read_guest
 from proxmox.hostmounts import (
     FolderFacts,
     HostMount,
-    HostWish,
+    HostMountSpec,
     MakeFolder,
     OwnFolder,
     Placed,
@@ -64,7 +64,7 @@ class HostShell(Protocol):
 
 @dataclass(frozen=True)
 class HostState:
-    """What a container has of a wish. pending: whether a change of it waits for a restart."""
+    """What a container has of a spec. pending: whether a change of it waits for a restart."""
 
     placed: Mapping[HostMount, Placed]
     nesting: bool
@@ -142,73 +142,75 @@ def _stat(shell: HostShell, path: PurePosixPath) -> tuple[str, str, str, str] | 
     return mode, uid, gid, mounted_at
 
 
-def read_folders(shell: HostShell, wish: HostWish) -> dict[str, FolderFacts]:
+def read_folders(shell: HostShell, spec: HostMountSpec) -> dict[str, FolderFacts]:
     """The folders of all mounts, by path."""
-    fstab = read_fstab(shell) if wish.mounts else ()
-    return {mount.source: read_folder(shell, mount.source, fstab) for mount in wish.mounts}
+    fstab = read_fstab(shell) if spec.mounts else ()
+    return {mount.source: read_folder(shell, mount.source, fstab) for mount in spec.mounts}
 
 
-def with_ids(client: Proxmox, wish: HostWish) -> HostWish:
-    """The wish with the numbers on the node that its container's users have now."""
-    place = locate(client, wish.vmid)
+def with_ids(client: Proxmox, spec: HostMountSpec) -> HostMountSpec:
+    """The spec with the numbers on the node that its container's users have now."""
+    place = locate(client, spec.vmid)
     if place is None or place.kind != "lxc":
-        return wish
+        return spec
     try:
-        return replace(wish, ids=id_map_of(client.guest_config(place.node, wish.vmid)))
+        return replace(spec, ids=id_map_of(client.guest_config(place.node, spec.vmid)))
     except NoSuchGuest:
-        return wish  # removed meanwhile: the next one has the standard map
+        return spec  # removed meanwhile: the next one has the standard map
 
 
-def state_of(guest: GuestFacts, wish: HostWish) -> HostState:
-    """What the container has of the wish."""
-    placed = find_placed(guest, wish.mounts, wish.recorded)
+def state_of(guest: GuestFacts, spec: HostMountSpec) -> HostState:
+    """What the container has of the spec."""
+    placed = find_placed(guest, spec.mounts, spec.recorded)
     features = guest.config.get("features", "")
     waits = {*(found.slot for found in placed.values()), "features"} & set(guest.pending)
     return HostState(placed, has_feature(features, "nesting"), has_feature(features, "keyctl"), bool(waits))
 
 
-def read_host_mounts(client: Proxmox, wish: HostWish) -> HostState | None:
-    """What the container has of the wish, as the API tells it; None when it is gone."""
-    guest = read_guest(client, wish.vmid)
-    return None if guest is None else state_of(guest, wish)
+def read_host_mounts(client: Proxmox, spec: HostMountSpec) -> HostState | None:
+    """What the container has of the spec, as the API tells it; None when it is gone."""
+    guest = read_guest(client, spec.vmid)
+    return None if guest is None else state_of(guest, spec)
 
 
-def preview_host_mounts(client: Proxmox, shell: HostShell | None, wish: HostWish) -> tuple[str, ...]:
+def preview_host_mounts(client: Proxmox, shell: HostShell | None, spec: HostMountSpec) -> tuple[str, ...]:
     """What `ensure_host_mounts` would do, a line each. Reads only; raises the same Refusals."""
-    guest, wish = read_guest(client, wish.vmid), with_ids(client, wish)
+    guest, spec = read_guest(client, spec.vmid), with_ids(client, spec)
     if shell is None:
-        return commands_to_paste(guest, wish)
-    require_node(shell, wish.node)
-    return tuple(step.describe() for step in plan_host_mounts(guest, read_folders(shell, wish), wish))
+        return commands_to_paste(guest, spec)
+    require_node(shell, spec.node)
+    return tuple(step.describe() for step in plan_host_mounts(guest, read_folders(shell, spec), spec))
 
 
-def ensure_host_mounts(client: Proxmox, shell: HostShell | None, wish: HostWish, report: Report = silent) -> HostState:
-    """Have folders, mounts and features as wished; a container that runs is restarted once. Safe to repeat.
+def ensure_host_mounts(
+    client: Proxmox, shell: HostShell | None, spec: HostMountSpec, report: Report = silent
+) -> HostState:
+    """Have folders, mounts and features as declared; a container that runs is restarted once. Safe to repeat.
 
     Without a shell nothing is done: RootNeeded tells the commands, unless somebody has run them already.
     """
-    with client.guard(wish.vmid):
-        wish = with_ids(client, wish)
+    with client.guard(spec.vmid):
+        spec = with_ids(client, spec)
         if shell is None:
-            commands = commands_to_paste(read_guest(client, wish.vmid), wish)
+            commands = commands_to_paste(read_guest(client, spec.vmid), spec)
             if commands:
-                raise root_needed(wish, commands)
+                raise root_needed(spec, commands)
         else:
-            require_node(shell, wish.node)
-            folders = read_folders(shell, wish)
+            require_node(shell, spec.node)
+            folders = read_folders(shell, spec)
             steps = patiently(
-                client, wish.vmid, lambda: plan_host_mounts(read_guest(client, wish.vmid), folders, wish), report
+                client, spec.vmid, lambda: plan_host_mounts(read_guest(client, spec.vmid), folders, spec), report
             )
             for step in steps:
                 _do(client, shell, step, report)
-        guest = read_guest(client, wish.vmid)
-        if guest is None or change_of(guest, wish) is not None:
+        guest = read_guest(client, spec.vmid)
+        if guest is None or change_of(guest, spec) is not None:
             raise NotAsPlanned(
-                f"CT {wish.vmid} does not have the host mounts and features as wished after the run",
+                f"CT {spec.vmid} does not have the host mounts and features as declared after the run",
                 f"found: {dict(guest.config) if guest is not None else 'no such guest'}",
-                f"somebody else works on this guest: see pct config {wish.vmid}, then run again",
+                f"somebody else works on this guest: see pct config {spec.vmid}, then run again",
             )
-        return state_of(guest, wish)
+        return state_of(guest, spec)
 
 
 def _do(client: Proxmox, shell: HostShell, step: Step, report: Report) -> None:
@@ -226,7 +228,7 @@ def _set_host(client: Proxmox, shell: HostShell, step: SetHost) -> None:
     """Set what is still to be set, by the digest of what was read: nobody's change in between is overwritten."""
     for attempt in range(ATTEMPTS):
         guest = read_guest(client, step.vmid)
-        change = change_of(guest, step.wish) if guest is not None else None
+        change = change_of(guest, step.spec) if guest is not None else None
         if guest is None or change is None:
             return
         command = change.command(step.vmid, digest=guest.digest)
@@ -237,50 +239,50 @@ def _set_host(client: Proxmox, shell: HostShell, step: SetHost) -> None:
             raise _failed(command, answer)
 
 
-def prove_host_mounts(client: Proxmox, shell: HostShell, wish: HostWish, report: Report = silent) -> None:
+def prove_host_mounts(client: Proxmox, shell: HostShell, spec: HostMountSpec, report: Report = silent) -> None:
     """Write to each folder from inside the running container, as the user that it belongs to; read one that is ro.
 
     Raises NotAsPlanned.
     """
-    require_node(shell, wish.node)
-    wish = with_ids(client, wish)
-    for mount in wish.mounts:
+    require_node(shell, spec.node)
+    spec = with_ids(client, spec)
+    for mount in spec.mounts:
         script = _READ if mount.read_only else _WRITE
         user = ["setpriv", "--reuid", str(mount.owner), "--regid", str(mount.owner), "--clear-groups"]
-        argv = ["pct", "exec", str(wish.vmid), "--", *user, "sh", "-c", script, "sh", mount.path]
+        argv = ["pct", "exec", str(spec.vmid), "--", *user, "sh", "-c", script, "sh", mount.path]
         answer = shell.run(shlex.join(argv))
         if answer.status != 0:
             told = " ".join((answer.stderr or answer.stdout).decode("utf-8", "replace").split())
             raise NotAsPlanned(
-                f"user {mount.owner} of CT {wish.vmid} can't {'read' if mount.read_only else 'write to'} {mount.path}",
+                f"user {mount.owner} of CT {spec.vmid} can't {'read' if mount.read_only else 'write to'} {mount.path}",
                 f"{mount.source} is mounted there; the container says: {told}",
-                f"see on node {wish.node}: ls -ldn {shlex.quote(mount.source)} "
-                f"(expected owner {wish.owner_of(mount)[0]}); "
-                f"pct exec {wish.vmid} -- findmnt {mount.path}",
+                f"see on node {spec.node}: ls -ldn {shlex.quote(mount.source)} "
+                f"(expected owner {spec.owner_of(mount)[0]}); "
+                f"pct exec {spec.vmid} -- findmnt {mount.path}",
             )
-        report(f"CT {wish.vmid}: {mount.path} is {'readable' if mount.read_only else 'writable'} from inside")
+        report(f"CT {spec.vmid}: {mount.path} is {'readable' if mount.read_only else 'writable'} from inside")
 
 
-def remove_host_mounts(client: Proxmox, wish: HostWish, recorded: Sequence[Placed], report: Report = silent) -> bool:
-    """Take this stack's host mounts out of the container, by the API alone; the folders stay as they are.
+def remove_host_mounts(client: Proxmox, spec: HostMountSpec, report: Report = silent) -> bool:
+    """Take the recorded host mounts out of the container, by the API alone; the folders stay as they are.
 
     `delete=mpN` is no privilege of root's (facts proxmox 3). A container that runs is restarted, for Proxmox takes a
     mount point away only while it is stopped (facts proxmox 3.2). Whether there is a container that goes on running.
     """
-    with client.guard(wish.vmid):
-        guest = read_guest(client, wish.vmid)
+    with client.guard(spec.vmid):
+        guest = read_guest(client, spec.vmid)
         if guest is None:
             return False
-        gone = HostWish(wish.vmid, guest.node, (), recorded=tuple(recorded), reserved=wish.reserved)
+        gone = HostMountSpec(spec.vmid, guest.node, (), recorded=spec.recorded, reserved=spec.reserved)
         change = change_of(guest, gone)
         slots = change.delete if change is not None else ()
         if not slots:
             return guest.running is True
-        patiently(client, wish.vmid, lambda: usable(read_guest(client, wish.vmid), wish.vmid), report)
+        patiently(client, spec.vmid, lambda: usable(read_guest(client, spec.vmid), spec.vmid), report)
         mounts = guest.mounts()
-        steps: list[Step] = [RemoveMount(wish.vmid, guest.node, slot, mounts[slot].volume) for slot in slots]
+        steps: list[Step] = [RemoveMount(spec.vmid, guest.node, slot, mounts[slot].volume) for slot in slots]
         if guest.running is not False:
-            shutdown = Shutdown(wish.vmid, guest.node, wish.timeout_s)
-            steps = [shutdown, *steps, Start(wish.vmid, guest.node)]
+            shutdown = Shutdown(spec.vmid, guest.node)
+            steps = [shutdown, *steps, Start(spec.vmid, guest.node)]
         execute(client, steps, report)
         return guest.running is not False

@@ -14,11 +14,12 @@ from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, locate, read_cl
 from proxmox.mountpoint import MountPoint, is_allocation, owner_of, storage_of
 from proxmox.planning import (
     GIB,
-    AttachWish,
-    DetachWish,
+    AttachSpec,
+    DetachSpec,
+    PowerSpec,
     Step,
     VolumePlan,
-    VolumeWish,
+    VolumeSpec,
     mount_of,
     plan_attach,
     plan_detach,
@@ -75,30 +76,30 @@ def patiently(client: Proxmox, vmid: int, plan: Callable[[], T], report: Report)
 # Volumes of the pet.
 
 
-def preview_volume(client: Proxmox, wish: VolumeWish) -> VolumePlan:
+def preview_volume(client: Proxmox, spec: VolumeSpec) -> VolumePlan:
     """What `ensure_volume` would do. Reads only; raises the same Refusals."""
-    pet = read_guest(client, wish.vmid)
+    pet = read_guest(client, spec.vmid)
     volume, cluster = None, ClusterFacts()
     if pet is not None:
-        found = mount_of(pet, wish)
-        volid = found[1].volume if found else wish.volid
+        found = mount_of(pet, spec)
+        volid = found[1].volume if found else spec.existing
         if volid is not None:
             volume = _stored(client, pet.node, volid)
-            cluster = read_cluster(client, wish.vmid, power_of=[wish.vmid])
-    return plan_volume(pet, volume, cluster, wish)
+            cluster = read_cluster(client, spec.vmid, power_of=[spec.vmid])
+    return plan_volume(pet, volume, cluster, spec)
 
 
-def ensure_volume(client: Proxmox, wish: VolumeWish, report: Report = silent) -> VolumeState:
-    """Have the volume as wished: adopted, allocated, mounted again or grown; protection on. Safe to repeat."""
-    with client.guard(wish.vmid):
-        plan = patiently(client, wish.vmid, lambda: preview_volume(client, wish), report)
+def ensure_volume(client: Proxmox, spec: VolumeSpec, report: Report = silent) -> VolumeState:
+    """Have the volume as declared: adopted, allocated, mounted again or grown; protection on. Safe to repeat."""
+    with client.guard(spec.vmid):
+        plan = patiently(client, spec.vmid, lambda: preview_volume(client, spec), report)
         execute(client, plan.steps, report)
-        pet = read_guest(client, wish.vmid)
-        found = mount_of(pet, wish) if pet is not None else None
+        pet = read_guest(client, spec.vmid)
+        found = mount_of(pet, spec) if pet is not None else None
         state = _volume_state(client, pet, found[1].volume) if found is not None else None
         if state is None:
             raise NotAsPlanned(
-                f"Volume '{wish.name}' is not on CT {wish.vmid} after the run",
+                f"Volume '{spec.name}' is not on CT {spec.vmid} after the run",
                 "it was there a moment ago: somebody else works on this guest",
                 "run again",
             )
@@ -152,26 +153,24 @@ def remove_volume(client: Proxmox, vmid: int, volid: str, confirmed_volid: str |
 # Attachments.
 
 
-def preview_attach(client: Proxmox, wish: AttachWish) -> tuple[Step, ...]:
+def preview_attach(client: Proxmox, spec: AttachSpec) -> tuple[Step, ...]:
     """What `attach` would do. Reads only; raises the same Refusals."""
-    cluster = read_cluster(client, wish.owner, power_of=[wish.vmid, wish.owner])
-    return plan_attach(cluster.guest(wish.vmid), _stored(client, wish.node, wish.volid), cluster, wish)
+    cluster = read_cluster(client, spec.owner, power_of=[spec.vmid, spec.owner])
+    return plan_attach(cluster.guest(spec.vmid), _stored(client, spec.node, spec.volid), cluster, spec)
 
 
-def attach(client: Proxmox, wish: AttachWish, report: Report = silent) -> AttachmentState:
-    """Have the volume attached and the power as wished. Safe to repeat."""
-    with client.guard(wish.vmid):
-        execute(client, patiently(client, wish.vmid, lambda: preview_attach(client, wish), report), report)
-        state = read_attachment(client, wish.vmid, wish.slot)
-        as_wished = (
-            state is not None
-            and not state.pending
-            and state.running is wish.start
-            and MountPoint(state.volid, state.path, state.options).same_mount(wish.mount)
-        )
-        if state is None or not as_wished:
+def attach(client: Proxmox, spec: AttachSpec, report: Report = silent) -> AttachmentState:
+    """Have the volume attached; the power is left as it was. Safe to repeat."""
+    with client.guard(spec.vmid):
+        execute(client, patiently(client, spec.vmid, lambda: preview_attach(client, spec), report), report)
+        state = read_attachment(client, spec.vmid, spec.slot)
+        if (
+            state is None
+            or state.pending
+            or not MountPoint(state.volid, state.path, state.options).same_mount(spec.mount)
+        ):
             raise NotAsPlanned(
-                f"CT {wish.vmid} does not have {wish.volid} as wished after the run",
+                f"CT {spec.vmid} does not have {spec.volid} as declared after the run",
                 f"found: {state}",
                 "somebody else works on this guest: see who, then run again",
             )
@@ -189,29 +188,28 @@ def read_attachment(client: Proxmox, vmid: int, slot: str) -> AttachmentState | 
     return AttachmentState(vmid, guest.node, slot, mount.volume, mount.path, options, guest.running is True, waits)
 
 
-def preview_detach(client: Proxmox, wish: DetachWish) -> tuple[Step, ...]:
+def preview_detach(client: Proxmox, spec: DetachSpec) -> tuple[Step, ...]:
     """What `detach` would do. Reads only."""
-    return plan_detach(read_guest(client, wish.vmid), wish)
+    return plan_detach(read_guest(client, spec.vmid), spec)
 
 
-def detach(client: Proxmox, wish: DetachWish, report: Report = silent) -> None:
+def detach(client: Proxmox, spec: DetachSpec, report: Report = silent) -> None:
     """Have the volume detached and forgotten by the container; the volume stays. Safe to repeat."""
-    with client.guard(wish.vmid):
-        execute(client, patiently(client, wish.vmid, lambda: preview_detach(client, wish), report), report)
+    with client.guard(spec.vmid):
+        execute(client, patiently(client, spec.vmid, lambda: preview_detach(client, spec), report), report)
 
 
-def ensure_power(client: Proxmox, vmid: int, running: bool, timeout_s: int = 60, report: Report = silent) -> None:
-    """Have the container started or stopped."""
-    with client.guard(vmid):
-        plan = partial(_preview_power, client, vmid, running, timeout_s)
-        execute(client, patiently(client, vmid, plan, report), report)
-
-
-def _preview_power(client: Proxmox, vmid: int, running: bool, timeout_s: int) -> tuple[Step, ...]:
-    guest = read_guest(client, vmid)
+def preview_power(client: Proxmox, spec: PowerSpec) -> tuple[Step, ...]:
+    """What `ensure_power` would do. Reads only."""
+    guest = read_guest(client, spec.vmid)
     owners: set[int | None] = set()
-    if guest is not None and running and guest.running is not True:
+    if guest is not None and spec.running and guest.running is not True:
         # The volumes are the guest's own, or its pet's: the power of everybody who mounts one of those has to be known.
         owners = {owner_of(mount.volume) for mount in guest.mounts().values()}
-    cluster = read_cluster(client, *owners) if owners else None
-    return plan_power(guest, running, timeout_s, vmid=vmid, cluster=cluster)
+    return plan_power(guest, spec, read_cluster(client, *owners) if owners else None)
+
+
+def ensure_power(client: Proxmox, spec: PowerSpec, report: Report = silent) -> None:
+    """Have the container started or stopped. Safe to repeat."""
+    with client.guard(spec.vmid):
+        execute(client, patiently(client, spec.vmid, lambda: preview_power(client, spec), report), report)

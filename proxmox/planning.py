@@ -1,4 +1,4 @@
-"""What has to be done: pure functions from facts and a wish to a list of steps, or to a refusal that names the reason.
+"""What has to be done: pure functions from facts and a spec to a list of steps, or to a refusal that names the reason.
 
 Nothing here reads or writes. Preview prints the plan that update runs. A plan made on the state that another plan has
 left is empty. No plan frees or formats a volume of another owner, and only `plan_volume_removal` frees one at all.
@@ -6,8 +6,11 @@ left is empty. No plan frees or formats a volume of another owner, and only `pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from proxmox.errors import (
     DeletionNotConfirmed,
@@ -39,6 +42,7 @@ from proxmox.mountpoint import (
     storage_of,
 )
 from proxmox.ownership import describe_guest, describe_holder, how_to_free
+from proxmox.spec import Spec
 
 GIB = 1 << 30
 
@@ -196,65 +200,98 @@ class Unprotected(Step):
         return f"{'; '.join(step.describe() for step in self.steps)} (protection off for this only)"
 
 
-# Wishes.
+# Specs: desired states.
+
+VOLUME_SLOT = "mp0"
+"""Where a cattle mounts the pet's volume."""
+VOLUME_OPTIONS = "mountoptions=nodev;nosuid"
+"""How. What the root of one container leaves on the volume with a set-user-ID bit means nothing in the next one.
+
+Neither size= nor backup=, as for every volume that exists already (facts proxmox 3.1).
+"""
 
 
 @dataclass(frozen=True)
-class VolumeWish:
+class VolumeSpec(Spec):
     """A volume that the pet shall own.
 
-    size_gb in GiB; path: where the pet mounts it; volid: an existing volume to adopt, or the one of an earlier run.
+    size_gb in GiB; path: where the pet mounts it; volid: an existing volume to adopt; recorded: the one of an earlier
+    run, which `volid` overrules.
     """
+
+    RECORDED_AS: ClassVar = ("ref",)
 
     name: str
     vmid: int
     storage: str
-    size_gb: float
+    size_gb: Annotated[float, Field(alias="size")]
     path: str
     volid: str | None = None
+    recorded: str | None = None
 
     @property
     def size(self) -> int:
         """The size in bytes."""
         return int(self.size_gb * GIB)
 
+    @property
+    def existing(self) -> str | None:
+        """The volume that has to be there already; None: found by its path, or made."""
+        return self.volid or self.recorded
+
 
 @dataclass(frozen=True)
-class AttachWish:
+class AttachSpec(Spec):
     """A volume of another guest's that a container shall mount.
 
-    owner: the number that owns the volume; start: whether the container shall run; previous_volid: the volume that an
+    owner: the number that owns the volume; options: as a mount point's property string; recorded: the volume that an
     earlier run put into the slot, which may be replaced; takeover: detach the volume from whoever holds it, stopping
-    that guest; timeout_s: for a shutdown.
+    that guest.
     """
+
+    # `volid` tells what is in the slot now, which a hand may have put there; a state of before knows nothing else.
+    RECORDED_AS: ClassVar = ("attached", "volid")
 
     vmid: int
     node: str
     volid: str
     path: str
     owner: int
-    slot: str = "mp0"
-    options: Mapping[str, str] = field(default_factory=lambda: {"backup": "0"})
-    start: bool = True
-    previous_volid: str | None = None
+    slot: str = VOLUME_SLOT
+    options: str = VOLUME_OPTIONS
+    recorded: str | None = None
     takeover: bool = False
-    timeout_s: int = 60
 
     @property
     def mount(self) -> MountPoint:
         """The mount point as it shall be."""
-        return MountPoint(self.volid, self.path, dict(self.options))
+        options = dict(option.partition("=")[::2] for option in self.options.split(",") if option)
+        return MountPoint(self.volid, self.path, options)
 
 
 @dataclass(frozen=True)
-class DetachWish:
-    """A volume that a container shall no longer mount. restart: start it again if it ran."""
+class DetachSpec(Spec):
+    """A volume that a container shall no longer mount."""
 
     vmid: int
     volid: str
-    slot: str = "mp0"
-    timeout_s: int = 60
-    restart: bool = False
+    slot: str = VOLUME_SLOT
+
+
+@dataclass(frozen=True)
+class RemovalSpec(Spec):
+    """A volume of the pet's that shall be deleted, with all data on it."""
+
+    vmid: int
+    volid: str
+
+
+@dataclass(frozen=True)
+class PowerSpec(Spec):
+    """Whether a container shall run."""
+
+    vmid: int
+    running: bool = True
 
 
 @dataclass(frozen=True)
@@ -308,50 +345,50 @@ def usable(guest: GuestFacts | None, vmid: int, node: str | None = None) -> Gues
     return guest
 
 
-def mount_of(pet: GuestFacts, wish: VolumeWish) -> tuple[str, MountPoint] | None:
-    """The pet's mount point that the wish means: by volume name when it has one, else by path."""
+def mount_of(pet: GuestFacts, spec: VolumeSpec) -> tuple[str, MountPoint] | None:
+    """The pet's mount point that the spec means: by volume name when it has one, else by path."""
     for slot, mount in pet.mounts().items():
-        if wish.volid is not None:
-            if mount.volume == wish.volid:
+        if spec.existing is not None:
+            if mount.volume == spec.existing:
                 return slot, mount
-        elif normal_path(mount.path) == normal_path(wish.path):
+        elif normal_path(mount.path) == normal_path(spec.path):
             return slot, mount
     return None
 
 
 def plan_volume(
-    pet: GuestFacts | None, volume: VolumeFacts | None, cluster: ClusterFacts, wish: VolumeWish
+    pet: GuestFacts | None, volume: VolumeFacts | None, cluster: ClusterFacts, spec: VolumeSpec
 ) -> VolumePlan:
-    """Adopt, allocate, re-mount or grow the volume of a wish.
+    """Adopt, allocate, re-mount or grow the volume of a spec.
 
-    volume: the facts of the volume that the wish names or, by `mount_of`, of the one that the pet has at its path.
+    volume: the facts of the volume that the spec names or, by `mount_of`, of the one that the pet has at its path.
     Protection is on at the end of every plan. Raises a Refusal.
     """
-    pet = usable(pet, wish.vmid)
-    found = mount_of(pet, wish)
-    if found is None and wish.volid is None:
-        return _plan_allocation(pet, wish)
-    volid = found[1].volume if found else str(wish.volid)
-    known = _own_volume(volid, volume, wish)
+    pet = usable(pet, spec.vmid)
+    found = mount_of(pet, spec)
+    if found is None and spec.existing is None:
+        return _plan_allocation(pet, spec)
+    volid = found[1].volume if found else str(spec.existing)
+    known = _own_volume(volid, volume, spec)
     steps: list[Step] = []
     if found is None:
         slot = free_slot(pet)
-        mount = MountPoint(volid, wish.path, {"backup": "1"})
+        mount = MountPoint(volid, spec.path, {"backup": "1"})
         steps.append(_remount(pet, cluster, slot, mount, replaces=None))
     else:
         slot, mount = found
-        if normal_path(mount.path) != normal_path(wish.path) or slot in pet.pending:
-            wanted = MountPoint(volid, wish.path, mount.options)
+        if normal_path(mount.path) != normal_path(spec.path) or slot in pet.pending:
+            wanted = MountPoint(volid, spec.path, mount.options)
             steps.append(_remount(pet, cluster, slot, wanted, replaces=volid))
-    if wish.size < known.size:
+    if spec.size < known.size:
         raise ShrinkRefused(
-            f"Volume '{wish.name}' ({volid}) has {format_size(known.size)}, the settings say {format_size(wish.size)}",
+            f"Volume '{spec.name}' ({volid}) has {format_size(known.size)}, the settings say {format_size(spec.size)}",
             "a volume is never made smaller: the data at its end would be lost",
             f"set its size to {known.size / GIB:g} GB in the settings",
         )
-    if wish.size > known.size:
-        _refuse_running_users(cluster, wish, volid)
-        steps.append(Grow(pet.vmid, pet.node, slot, volid, known.size, wish.size))
+    if spec.size > known.size:
+        _refuse_running_users(cluster, spec, volid)
+        steps.append(Grow(pet.vmid, pet.node, slot, volid, known.size, spec.size))
     return VolumePlan(_protected(pet, steps), slot, volid, known.size)
 
 
@@ -362,21 +399,21 @@ def _protected(pet: GuestFacts, steps: Sequence[Step]) -> tuple[Step, ...]:
     return (*steps, Protect(pet.vmid, pet.node))
 
 
-def _plan_allocation(pet: GuestFacts, wish: VolumeWish) -> VolumePlan:
+def _plan_allocation(pet: GuestFacts, spec: VolumeSpec) -> VolumePlan:
     slot = free_slot(pet)
-    _refuse_path(pet, slot, wish.path)
-    step = Allocate(pet.vmid, pet.node, slot, wish.storage, wish.size, wish.path)
+    _refuse_path(pet, slot, spec.path)
+    step = Allocate(pet.vmid, pet.node, slot, spec.storage, spec.size, spec.path)
     return VolumePlan((Unprotected(pet.vmid, pet.node, (step,)),), slot, None, None)
 
 
-def _own_volume(volid: str, volume: VolumeFacts | None, wish: VolumeWish) -> VolumeFacts:
+def _own_volume(volid: str, volume: VolumeFacts | None, spec: VolumeSpec) -> VolumeFacts:
     require_existing(volid)
-    _refuse_owner(volid, wish.vmid)
-    if storage_of(volid) != wish.storage:
+    _refuse_owner(volid, spec.vmid)
+    if storage_of(volid) != spec.storage:
         raise VolumeElsewhere(
-            f"Volume '{wish.name}' is {volid}; the settings ask for storage {wish.storage}",
+            f"Volume '{spec.name}' is {volid}; the settings ask for storage {spec.storage}",
             "moving a volume to another storage is not something this program does",
-            f"set its storage to {storage_of(volid)}, or move it: pct move-volume {wish.vmid} mpN {wish.storage}",
+            f"set its storage to {storage_of(volid)}, or move it: pct move-volume {spec.vmid} mpN {spec.storage}",
         )
     if volume is None:
         raise _missing(volid)
@@ -419,12 +456,12 @@ def _remount(pet: GuestFacts, cluster: ClusterFacts, slot: str, mount: MountPoin
     return Unprotected(pet.vmid, pet.node, (SetMount(pet.vmid, pet.node, slot, mount, replaces),))
 
 
-def _refuse_running_users(cluster: ClusterFacts, wish: VolumeWish, volid: str) -> None:
+def _refuse_running_users(cluster: ClusterFacts, spec: VolumeSpec, volid: str) -> None:
     """A volume that another running guest has mounted would grow as a block device only (facts proxmox 9)."""
-    user = _running_user(cluster, volid, wish.vmid)
+    user = _running_user(cluster, volid, spec.vmid)
     if user is not None:
         raise VolumeBusy(
-            f"Volume '{wish.name}' ({volid}) cannot grow now",
+            f"Volume '{spec.name}' ({volid}) cannot grow now",
             f"{describe_holder(*user)}; its file system could not be grown",
             f"stop that guest, run this again, then start it: pct shutdown {user[0].vmid}",
         )
@@ -496,43 +533,43 @@ def _one_writer(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> lis
 
 
 def plan_attach(
-    guest: GuestFacts | None, volume: VolumeFacts | None, cluster: ClusterFacts, wish: AttachWish
+    guest: GuestFacts | None, volume: VolumeFacts | None, cluster: ClusterFacts, spec: AttachSpec
 ) -> tuple[Step, ...]:
-    """Mount a volume in a stopped container, then start it.
+    """Mount a volume in a stopped container; one that runs is stopped for it, and started again.
 
-    Nothing to do when it is attached as wished and the power is as wished. A container that was just made is stopped,
-    so its plan is one SetMount and one Start. Raises a Refusal.
+    Nothing to do when it is attached as declared. A container that was just made is stopped, and stays so: its power is
+    another spec's. Raises a Refusal.
     """
-    slot_number(wish.slot)
-    require_existing(wish.volid)
-    guest = usable(guest, wish.vmid, wish.node)
-    _refuse_owner(wish.volid, wish.owner)
+    slot_number(spec.slot)
+    require_existing(spec.volid)
+    guest = usable(guest, spec.vmid, spec.node)
+    _refuse_owner(spec.volid, spec.owner)
     if volume is None:
-        raise _missing(wish.volid)
-    others = _one_writer(cluster, wish.volid, wish.vmid, wish.owner)
-    freeing = _plan_takeover(others, wish) if others else ()
+        raise _missing(spec.volid)
+    others = _one_writer(cluster, spec.volid, spec.vmid, spec.owner)
+    freeing = _plan_takeover(others, spec) if others else ()
     # A change that waits for the next stop counts: it would be in effect once this plan has stopped the guest.
     named = [*guest.mounts().items(), *guest.pending_mounts().items()]
-    elsewhere = [key for key, mount in named if mount is not None and mount.volume == wish.volid and key != wish.slot]
+    elsewhere = [key for key, mount in named if mount is not None and mount.volume == spec.volid and key != spec.slot]
     if elsewhere:
         raise SlotTaken(
-            f"{wish.volid} is mounted in CT {wish.vmid} already, as {elsewhere[0]}",
-            f"the settings ask for {wish.slot}",
-            f"use {elsewhere[0]} in the settings, or detach it: pct set {wish.vmid} --delete {elsewhere[0]}",
+            f"{spec.volid} is mounted in CT {spec.vmid} already, as {elsewhere[0]}",
+            f"the settings ask for {spec.slot}",
+            f"use {elsewhere[0]} in the settings, or detach it: pct set {spec.vmid} --delete {elsewhere[0]}",
         )
-    _refuse_path(guest, wish.slot, wish.path)
-    current = guest.mounts().get(wish.slot)
-    if current is not None and wish.slot not in guest.pending and current.same_mount(wish.mount):
+    _refuse_path(guest, spec.slot, spec.path)
+    current = guest.mounts().get(spec.slot)
+    if current is not None and spec.slot not in guest.pending and current.same_mount(spec.mount):
         # A run that was cut off between replacing a volume and forgetting it has left the entry.
-        left = wish.previous_volid if wish.previous_volid in guest.unused().values() else None
-        return (*freeing, *_forget(wish, left), *plan_power(guest, wish.start, wish.timeout_s))
-    replaces = _replaceable(guest, wish)
-    stop: tuple[Step, ...] = () if guest.running is False else (Shutdown(wish.vmid, wish.node, wish.timeout_s),)
-    start: tuple[Step, ...] = (Start(wish.vmid, wish.node),) if wish.start else ()
-    left = wish.previous_volid if wish.previous_volid in (replaces, *guest.unused().values()) else None
-    set_mount = SetMount(wish.vmid, wish.node, wish.slot, wish.mount, replaces)
-    sole = ProveSole(wish.vmid, wish.node, wish.slot, wish.volid, wish.owner)
-    return (*freeing, *stop, set_mount, sole, *_forget(wish, left), *start)
+        left = spec.recorded if spec.recorded in guest.unused().values() else None
+        return (*freeing, *_forget(spec, left))
+    replaces = _replaceable(guest, spec)
+    stop: tuple[Step, ...] = () if guest.running is False else (Shutdown(spec.vmid, spec.node),)
+    start: tuple[Step, ...] = () if guest.running is False else (Start(spec.vmid, spec.node),)
+    left = spec.recorded if spec.recorded in (replaces, *guest.unused().values()) else None
+    set_mount = SetMount(spec.vmid, spec.node, spec.slot, spec.mount, replaces)
+    sole = ProveSole(spec.vmid, spec.node, spec.slot, spec.volid, spec.owner)
+    return (*freeing, *stop, set_mount, sole, *_forget(spec, left), *start)
 
 
 def prove_sole(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> None:
@@ -542,31 +579,31 @@ def prove_sole(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> None
         raise _held(others, volid)
 
 
-def _forget(wish: AttachWish, volid: str | None) -> tuple[Step, ...]:
+def _forget(spec: AttachSpec, volid: str | None) -> tuple[Step, ...]:
     """Drop the entry that a replaced volume leaves; not for one of the container's own, which Proxmox would free."""
-    if volid is None or volid == wish.volid or owner_of(volid) in (None, wish.vmid):
+    if volid is None or volid == spec.volid or owner_of(volid) in (None, spec.vmid):
         return ()
-    return (DropUnused(wish.vmid, wish.node, volid),)
+    return (DropUnused(spec.vmid, spec.node, volid),)
 
 
-def _replaceable(guest: GuestFacts, wish: AttachWish) -> str | None:
+def _replaceable(guest: GuestFacts, spec: AttachSpec) -> str | None:
     """The volume in the slot, when it is one that may be replaced. Raises SlotTaken."""
-    current = guest.mounts().get(wish.slot)
-    waiting = guest.pending_mounts().get(wish.slot)
-    allowed = (wish.volid, wish.previous_volid)
+    current = guest.mounts().get(spec.slot)
+    waiting = guest.pending_mounts().get(spec.slot)
+    allowed = (spec.volid, spec.recorded)
     for mount in (current, waiting):
         if mount is not None and mount.volume not in allowed:
             raise SlotTaken(
-                f"{wish.slot} of CT {wish.vmid} holds {mount.volume}",
-                f"it is not the volume that the settings ask for, {wish.volid}, and not one that this stack put there",
-                f"detach it if it is not needed: pct set {wish.vmid} --delete {wish.slot}; or use another slot",
+                f"{spec.slot} of CT {spec.vmid} holds {mount.volume}",
+                f"it is not the volume that the settings ask for, {spec.volid}, and not one that this stack put there",
+                f"detach it if it is not needed: pct set {spec.vmid} --delete {spec.slot}; or use another slot",
             )
     if current is None:
         return waiting.volume if waiting is not None else None
     return current.volume
 
 
-def _plan_takeover(others: Sequence[tuple[GuestFacts, Reference]], wish: AttachWish) -> tuple[Step, ...]:
+def _plan_takeover(others: Sequence[tuple[GuestFacts, Reference]], spec: AttachSpec) -> tuple[Step, ...]:
     """Steps that detach the volume from its holders, if that is wanted and possible. Raises VolumeHeld."""
     stubborn = [
         (guest, reference)
@@ -578,11 +615,11 @@ def _plan_takeover(others: Sequence[tuple[GuestFacts, Reference]], wish: AttachW
         or reference.where.startswith("snapshot ")
         or reference.source is not None
     ]
-    if not wish.takeover or stubborn:
-        raise _held([*stubborn, *(other for other in others if other not in stubborn)], wish.volid)
+    if not spec.takeover or stubborn:
+        raise _held([*stubborn, *(other for other in others if other not in stubborn)], spec.volid)
     steps: list[Step] = []
     for guest in {guest.vmid: guest for guest, _ in others}.values():
-        steps.extend(_release(guest, wish.volid, wish.timeout_s))
+        steps.extend(_release(guest, spec.volid))
     return tuple(steps)
 
 
@@ -599,21 +636,21 @@ def _held(others: Sequence[tuple[GuestFacts, Reference]], volid: str) -> VolumeH
     )
 
 
-def _release(guest: GuestFacts, volid: str, timeout_s: int, slots: Sequence[str] | None = None) -> list[Step]:
+def _release(guest: GuestFacts, volid: str, slots: Sequence[str] | None = None) -> list[Step]:
     """Detach a foreign volume from a container: stop, remove its mount points, forget it."""
     named = {key for key, mount in guest.mounts().items() if mount.volume == volid}
     named |= {key for key, mount in guest.pending_mounts().items() if mount is not None and mount.volume == volid}
     found = [key for key in sorted(named, key=slot_number) if slots is None or key in slots]
     steps: list[Step] = []
     if found and guest.running is not False:
-        steps.append(Shutdown(guest.vmid, guest.node, timeout_s))
+        steps.append(Shutdown(guest.vmid, guest.node))
     steps.extend(RemoveMount(guest.vmid, guest.node, slot, volid) for slot in found)
     if found or volid in guest.unused().values():
         steps.append(DropUnused(guest.vmid, guest.node, volid))
     return steps
 
 
-def plan_detach(guest: GuestFacts | None, wish: DetachWish) -> tuple[Step, ...]:
+def plan_detach(guest: GuestFacts | None, spec: DetachSpec) -> tuple[Step, ...]:
     """Take a foreign volume out of a container.
 
     Nothing to do when the guest is gone or names the volume no more. A slot that holds another volume is left alone.
@@ -621,39 +658,30 @@ def plan_detach(guest: GuestFacts | None, wish: DetachWish) -> tuple[Step, ...]:
     """
     if guest is None:
         return ()
-    if owner_of(wish.volid) == wish.vmid:
+    if owner_of(spec.volid) == spec.vmid:
         raise OwnerMismatch(
-            f"The volume {wish.volid} belongs to CT {wish.vmid} itself",
+            f"The volume {spec.volid} belongs to CT {spec.vmid} itself",
             "detaching it and removing what is left would delete the data",
             "detach volumes of other guests only",
         )
-    steps = _release(guest, wish.volid, wish.timeout_s, [wish.slot])
+    steps = _release(guest, spec.volid, [spec.slot])
     if not steps:
         return ()
-    usable(guest, wish.vmid)
-    if wish.restart and any(isinstance(step, Shutdown) for step in steps):
-        steps.append(Start(guest.vmid, guest.node))
+    usable(guest, spec.vmid)
     return tuple(steps)
 
 
-def plan_power(
-    guest: GuestFacts | None,
-    running: bool,
-    timeout_s: int = 60,
-    *,
-    vmid: int = 0,
-    cluster: ClusterFacts | None = None,
-) -> tuple[Step, ...]:
+def plan_power(guest: GuestFacts | None, spec: PowerSpec, cluster: ClusterFacts | None = None) -> tuple[Step, ...]:
     """Start or shut down, if the container is not already so.
 
-    vmid: only for the error text when the guest is None. With `cluster`, a start is refused (VolumeBusy) while another
-    running guest has one of the container's volumes mounted: a pet must not start beside the cattle that works on it.
+    With `cluster`, a start is refused (VolumeBusy) while another running guest has one of the container's volumes
+    mounted: a pet must not start beside the cattle that works on it.
     """
-    if guest is not None and guest.running is running:
+    if guest is not None and guest.running is spec.running:
         return ()
-    guest = usable(guest, guest.vmid if guest is not None else vmid)
-    if not running:
-        return (Shutdown(guest.vmid, guest.node, timeout_s),)
+    guest = usable(guest, spec.vmid)
+    if not spec.running:
+        return (Shutdown(guest.vmid, guest.node),)
     for mount in guest.mounts().values() if cluster is not None else ():
         user = _running_user(cluster, mount.volume, guest.vmid)
         if user is not None:

@@ -16,12 +16,12 @@ from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
 from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, TlsUntrusted
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
-from proxmox.hostmounts import HostWish, commands_to_paste, root_needed, storage_folder
+from proxmox.hostmounts import HostMountSpec, commands_to_paste, root_needed, storage_folder
 from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.neighbours import answer_of, resolved
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
-from proxmox.planning import GIB, AttachWish, VolumeWish, mount_of, plan_attach, plan_volume
+from proxmox.planning import GIB, AttachSpec, VolumeSpec, mount_of, plan_attach, plan_volume
 from proxmox.rights import (
     Right,
     allocate_on,
@@ -74,7 +74,7 @@ class PetCheck:
     """A pet and its volumes."""
 
     guest: GuestCheck
-    volumes: tuple[VolumeWish, ...] = ()
+    volumes: tuple[VolumeSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class CattleCheck:
     """
 
     guest: GuestCheck
-    attach: AttachWish | None = None
-    host: HostWish | None = None
+    attach: AttachSpec | None = None
+    host: HostMountSpec | None = None
     root_access: bool = False
     home: str | None = None
 
@@ -129,7 +129,7 @@ class Surroundings:
 
 def needed_pet(check: PetCheck) -> tuple[Right, ...]:
     """The rights that the pet's stack needs."""
-    storages = dict.fromkeys([check.guest.root_storage, *(wish.storage for wish in check.volumes)])
+    storages = dict.fromkeys([check.guest.root_storage, *(spec.storage for spec in check.volumes)])
     return (*_needed_guest(check.guest), *(allocate_on(storage) for storage in storages))
 
 
@@ -155,36 +155,36 @@ def _needed_guest(guest: GuestCheck) -> list[Right]:
 
 def pet_faults(check: PetCheck, seen: Surroundings) -> list[Fault]:
     """All faults that stand in the pet's way."""
-    new = [wish for wish in check.volumes if not _is_there(check, wish, seen)]
+    new = [spec for spec in check.volumes if not _is_there(check, spec, seen)]
     sizes: dict[str, int] = {}
-    for wish in new:
-        sizes[wish.storage] = sizes.get(wish.storage, 0) + wish.size
+    for spec in new:
+        sizes[spec.storage] = sizes.get(spec.storage, 0) + spec.size
     faults = _guest_faults(check.guest, seen, needed_pet(check), sizes)
     if not _has_node(check.guest, seen):
         return faults
     faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=True)
     pet = seen.cluster.guest(check.guest.vmid)
     if pet is not None and _is_ours(check.guest, pet):
-        for wish in check.volumes:
-            faults += _refused("petVolumes", partial(_plan_of, pet, wish, seen))
+        for spec in check.volumes:
+            faults += _refused("petVolumes", partial(_plan_of, pet, spec, seen))
     elif pet is None:
         faults += [
-            Fault("petVolumes", wish.volid, "a pet that is to be made cannot have a volume yet", "remove volid")
-            for wish in check.volumes
-            if wish.volid is not None and not seen.taken
+            Fault("petVolumes", spec.volid, "a pet that is to be made cannot have a volume yet", "remove volid")
+            for spec in check.volumes
+            if spec.volid is not None and not seen.taken
         ]
     return faults
 
 
-def _plan_of(pet: GuestFacts, wish: VolumeWish, seen: Surroundings) -> object:
-    found = mount_of(pet, wish)
-    volid = found[1].volume if found else wish.volid
-    return plan_volume(pet, (seen.volumes or {}).get(volid or ""), seen.cluster, wish)
+def _plan_of(pet: GuestFacts, spec: VolumeSpec, seen: Surroundings) -> object:
+    found = mount_of(pet, spec)
+    volid = found[1].volume if found else spec.existing
+    return plan_volume(pet, (seen.volumes or {}).get(volid or ""), seen.cluster, spec)
 
 
-def _is_there(check: PetCheck, wish: VolumeWish, seen: Surroundings) -> bool:
+def _is_there(check: PetCheck, spec: VolumeSpec, seen: Surroundings) -> bool:
     pet = seen.cluster.guest(check.guest.vmid)
-    return wish.volid is not None or (pet is not None and mount_of(pet, wish) is not None)
+    return spec.existing is not None or (pet is not None and mount_of(pet, spec) is not None)
 
 
 def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
@@ -198,40 +198,40 @@ def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
         faults += _host_storage_faults(check.host, seen.storages)
     if check.home is not None:
         faults += _home_faults(check, check.home, seen.cluster)
-    wish = check.attach
-    if wish is None:
+    spec = check.attach
+    if spec is None:
         return faults
-    guest = seen.cluster.guest(wish.vmid)
+    guest = seen.cluster.guest(spec.vmid)
     usable = guest is not None and _is_ours(check.guest, guest)
     # One that is to be made, or is a stranger's, is judged as the empty and stopped container that create will leave.
-    judged = guest if usable else GuestFacts(wish.vmid, wish.node)
-    volume = (seen.volumes or {}).get(wish.volid)
-    faults += _refused("cattleVolume", lambda: plan_attach(judged, volume, seen.cluster, wish))
+    judged = guest if usable else GuestFacts(spec.vmid, spec.node)
+    volume = (seen.volumes or {}).get(spec.volid)
+    faults += _refused("cattleVolume", lambda: plan_attach(judged, volume, seen.cluster, spec))
     if usable and guest is not None:
         faults += [
             Fault(
                 "cattleVolume",
-                wish.volid,
+                spec.volid,
                 f"{describe_holder(guest, reference)}; going back to that snapshot would set the data back with it",
                 f"on node {guest.node}: {how_to_free(reference)}",
             )
-            for reference in guest.references(wish.volid)
+            for reference in guest.references(spec.volid)
             if reference.where.startswith("snapshot ")
         ]
     return faults
 
 
-def _host_faults(check: CattleCheck, wish: HostWish, guest: GuestFacts | None) -> list[Fault]:
+def _host_faults(check: CattleCheck, spec: HostMountSpec, guest: GuestFacts | None) -> list[Fault]:
     """A container that is to be made is no fault: it is made first, and the commands are told then."""
     if guest is None or not _is_ours(check.guest, guest):
         return []
     try:
-        commands = commands_to_paste(guest, wish)
+        commands = commands_to_paste(guest, spec)
     except Refusal as refusal:
         return [Fault("cattleHostMounts", refusal.what, refusal.why, refusal.remedy)]
     if check.root_access or not commands:
         return []
-    error = root_needed(wish, commands)
+    error = root_needed(spec, commands)
     return [Fault("cattleHostMounts", error.what, error.why, error.remedy)]
 
 
@@ -251,17 +251,17 @@ def _home_faults(check: CattleCheck, home: str, cluster: ClusterFacts) -> list[F
     ]
 
 
-def _host_storage_faults(wish: HostWish, storages: Sequence[Storage]) -> list[Fault]:
+def _host_storage_faults(spec: HostMountSpec, storages: Sequence[Storage]) -> list[Fault]:
     """Storages that a host mount lies on, by their folder below /mnt/pve, and that are not there: no need of root.
 
     Of one that the token may not see nothing is known.
     """
-    sources = {folder.name: mount.source for mount in wish.mounts if (folder := storage_folder(mount.source))}
+    sources = {folder.name: mount.source for mount in spec.mounts if (folder := storage_folder(mount.source))}
     return [
         Fault(
             "cattleHostMounts",
             sources[storage.name],
-            f"storage {storage.name} is not active on node {wish.node}: the data would land on the node's own disk",
+            f"storage {storage.name} is not active on node {spec.node}: the data would land on the node's own disk",
             "see why: pvesm status; or choose another source",
         )
         for storage in storages
@@ -503,7 +503,7 @@ def preflight_pet(client: Proxmox, check: PetCheck, others: Callable[[], Collect
 
     ``others``: asked for more of them once the API has answered; without an answer they would say the same again.
     """
-    storages = [wish.storage for wish in check.volumes]
+    storages = [spec.storage for spec in check.volumes]
     return _preflight(
         client, check.guest, storages, check.guest.vmid, judge=lambda seen: pet_faults(check, seen), others=others
     )
@@ -519,9 +519,9 @@ def preflight_cattle(
 
     ``answer``: how a machine that has an address shows itself, None where there is none.
     """
-    wish = check.attach
-    storages = [storage_of(wish.volid)] if wish is not None else []
-    owner = wish.owner if wish is not None else check.guest.vmid
+    spec = check.attach
+    storages = [storage_of(spec.volid)] if spec is not None else []
+    owner = spec.owner if spec is not None else check.guest.vmid
 
     def judge(seen: Surroundings) -> list[Fault]:
         host = check.host

@@ -58,7 +58,7 @@ def prove_still_ours(client: Proxmox, vmid: int, claim: str | None, node: str | 
         f"{_named(vmid, guest)} does not carry this stack's claim any more.",
         "another guest has been made with the number of ours, or its notes were edited; it is left as it is",
         f'if it is ours, add the line "claim: {claim}" to its notes; if not, let the state forget ours: '
-        "pulumi state delete, first the volume attachment, then the container",
+        "pulumi state delete, first the power, then the volume attachment, then the container",
     )
 
 

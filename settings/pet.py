@@ -39,7 +39,10 @@ class PetSettings(Section):
     disk: Annotated[int, Field(ge=1)] = setting("petDisk", 2, "The pet's root file system in GB.")
     storage: StorageId = setting("petStorage", "local-lvm", "The storage of the pet's root file system.")
     started: bool = setting(
-        "petStarted", False, "Whether the pet runs. It need not: a stopped guest owns volumes just as well."
+        "petStarted",
+        False,
+        "Whether the pet is started. It need not run: a stopped guest owns volumes just as well. "
+        "Set back to false, it is stopped.",
     )
     tags: Tags = setting("petTags", ["pet", "pulumi"], "The pet's tags in Proxmox.")
     volumes: Annotated[list[VolumeSettings], AfterValidator(_differ)] = setting(

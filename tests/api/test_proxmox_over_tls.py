@@ -15,8 +15,16 @@ from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection, check_plugin_trust
 from proxmox.errors import AuthenticationFailed, Fault, PermissionDenied, TlsUntrusted, Unreachable
 from proxmox.hostkeys import made_host_keys
-from proxmox.operations import attach, detach, ensure_power, ensure_volume, read_attachment, read_volume_state
-from proxmox.planning import AttachWish, DetachWish, VolumeWish
+from proxmox.operations import (
+    AttachmentState,
+    attach,
+    detach,
+    ensure_power,
+    ensure_volume,
+    read_attachment,
+    read_volume_state,
+)
+from proxmox.planning import AttachSpec, DetachSpec, PowerSpec, VolumeSpec
 from proxmox.preflight import (
     CattleCheck,
     GuestCheck,
@@ -34,10 +42,10 @@ from pvelab.simulated import SimulatedRuntime
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
 PET = PetCheck(
     GuestCheck(999, "pve", "local-lvm", 1, TEMPLATE, "vmbr0", role="pet"),
-    (VolumeWish("hermes", 999, "local-lvm", 1, "/volumes/hermes"),),
+    (VolumeSpec("hermes", 999, "local-lvm", 1, "/volumes/hermes"),),
 )
 DISK = "local-lvm:vm-999-disk-1"
-ATTACH = AttachWish(105, "pve", DISK, "/home/hermes", 999)
+ATTACH = AttachSpec(105, "pve", DISK, "/home/hermes", 999)
 CATTLE = CattleCheck(GuestCheck(105, "pve", "local-lvm", 20, TEMPLATE, "vmbr0"), ATTACH)
 QUICK = Timings(connect=5, read=20, retry=0.1, first_poll=0.01)
 
@@ -76,9 +84,9 @@ def make_guests(lab: LabServer) -> Iterator[None]:
             values = {"vmid": vmid, "ostemplate": TEMPLATE, "rootfs": "local-lvm:1", "unprivileged": 1}
             client.wait_task(client._send("POST", ("nodes", "pve", "lxc"), values))
         yield
-        detach(client, DetachWish(105, DISK))
+        detach(client, DetachSpec(105, DISK))
         for vmid in (105, 999):
-            ensure_power(client, vmid, running=False)
+            ensure_power(client, PowerSpec(vmid, running=False))
             client._send("PUT", ("nodes", "pve", "lxc", vmid, "config"), {"protection": 0})
             client.wait_task(client._send("DELETE", ("nodes", "pve", "lxc", vmid)))
 
@@ -153,18 +161,27 @@ def writes(lab: LabServer, since: int = 0) -> list[str]:
     return [f"{entry['method']} {entry['path']}" for entry in entries if entry["method"] != "GET"]
 
 
+def up(client: Proxmox) -> AttachmentState:
+    """As a cattle's stack does: the volume, then the power."""
+    attach(client, ATTACH)
+    ensure_power(client, PowerSpec(105))
+    state = read_attachment(client, 105, "mp0")
+    assert state is not None
+    return state
+
+
 @pytest.mark.usefixtures("guests")
 def test_a_life_and_its_second_run_which_sends_no_write(lab: LabServer, client: Proxmox) -> None:
     state = ensure_volume(client, PET.volumes[0])
     assert (state.volid, state.size_gb, state.protected) == (DISK, 1.0, True)
-    attached = attach(client, ATTACH)
-    assert (attached.running, attached.options) == (True, {"backup": "0"})
+    attached = up(client)
+    assert (attached.running, attached.options) == (True, {"mountoptions": "nodev;nosuid"})
     start = len(lab.access_log.read_text().splitlines())
     assert ensure_volume(client, PET.volumes[0]) == state
-    assert attach(client, ATTACH) == attached
+    assert up(client) == attached
     assert read_volume_state(client, 999, DISK) == state
     assert read_attachment(client, 105, "mp0") == attached
-    ensure_power(client, 999, running=False)
+    ensure_power(client, PowerSpec(999, running=False))
     assert preflight_pet(client, ours_pet()) == []
     assert preflight_cattle(client, ours_cattle()) == []
     assert writes(lab, start) == []
@@ -173,9 +190,9 @@ def test_a_life_and_its_second_run_which_sends_no_write(lab: LabServer, client: 
 @pytest.mark.usefixtures("guests")
 def test_on_the_way_up_there_is_one_start_and_no_stop(lab: LabServer, client: Proxmox) -> None:
     ensure_volume(client, PET.volumes[0])
-    detach(client, DetachWish(105, DISK))
+    detach(client, DetachSpec(105, DISK))
     start = len(lab.access_log.read_text().splitlines())
-    attach(client, ATTACH)
+    up(client)
     assert [call.rpartition("/")[2] for call in writes(lab, start)] == ["config", "start"]
 
 
@@ -262,7 +279,7 @@ def test_a_refused_write_names_the_privilege(lab: LabServer, client: Proxmox) ->
     roles["LabGuests"] = before - {"VM.PowerMgmt"}
     try:
         with pytest.raises(PermissionDenied, match="refused POST") as told:
-            ensure_power(client, 105, running=client.guest_status("pve", 105).running is False)
+            ensure_power(client, PowerSpec(105, client.guest_status("pve", 105).running is False))
     finally:
         roles["LabGuests"] = before
     assert "/vms/105, VM.PowerMgmt" in told.value.why

@@ -41,6 +41,7 @@ class Graph(mocks.Mocks):
             "Claim": {"claim": "00000000-0000-4000-8000-000000000001"},
             "Volume": {"ref": "local-lvm:vm-999-disk-1"},
             "VolumeAttachment": {"seconds": 1.0},
+            "Power": {"seconds": 1.0},
             "Access": {
                 "address": "192.0.2.5",
                 "host_key": "ssh-ed25519 AAAA",

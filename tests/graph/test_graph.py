@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pulumi
@@ -19,6 +20,9 @@ from components.cattle import Cattle
 from components.host_mounts import _HostMountsProvider
 from components.pet import PetStorage
 from components.power import _PowerProvider
+from components.state import OwnState
+from components.surroundings import cattle_check, host_spec, pet_check
+from proxmox.planning import AttachSpec
 from settings.stack import KEY_FILE_VARIABLE, AgentStack
 from tests.settings import ENVIRONMENT
 from tests.settings import cattle as of_cattle
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from tests.graph.conftest import Declare, Graph
 
 CANARY = "canary-5f1c"
+DISK = "local-lvm:vm-999-disk-1"
+ATTACH = AttachSpec(105, "pve", DISK, "/home/hermes", 999)
 SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on the wire to the engine
 
 
@@ -52,7 +58,8 @@ def settings(**given: Any) -> AgentStack:
 
 def pet(declare: Declare, **given: object) -> Graph:
     def program() -> None:
-        PetStorage("pet", of_pet(environment=environment(), **given))
+        read = of_pet(environment=environment(), **given)
+        PetStorage("pet", read, pet_check(read, OwnState()).volumes)
 
     return declare(program)
 
@@ -62,9 +69,9 @@ def cattle(declare: Declare, seen: dict[str, Any] | None = None, /, **given: obj
 
     def program() -> None:
         read = settings(**given)
-        volume = {"volid": "local-lvm:vm-999-disk-1"} if read.cattle.volume else None
-        owner = 999 if volume else None
-        made = Cattle("cattle", read, owner=owner, volume=volume, ssh_public_keys=["ssh-ed25519 AAAA"])
+        host = host_spec(read, OwnState())
+        check = cattle_check(read, OwnState(), owner=999, volid=DISK if read.cattle.volume else None, host=host)
+        made = Cattle("cattle", read, attach=check.attach, host=host, ssh_public_keys=["ssh-ed25519 AAAA"])
         if seen is not None:
             pulumi.Output.all(**made.exports).apply(seen.update)
 
@@ -166,7 +173,10 @@ def test_what_is_undone_on_the_guest_is_not_shuffled(declare: Declare) -> None:
     graph = cattle(declare, cattleHostMounts=MOUNTS)
     assert not graph.options("cattle-host-mounts").replace_with
     assert not graph.options("cattle-volume").replace_with
-    assert not cattle(declare, cattleVolume="").options("cattle-power").replace_with
+    assert not graph.options("cattle-power").replace_with
+    order = ["cattle-container", "cattle-host-mounts", "cattle-volume", "cattle-power", "cattle-ssh"]
+    for one, other in pairwise(order):
+        assert one in {urn.rsplit("::", 1)[1] for urn in graph.options(other).dependencies}, other
 
 
 def test_the_volume_is_attached_as_it_was_exported(declare: Declare) -> None:
@@ -270,7 +280,7 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     seen: dict[str, Any] = {}
 
     def program() -> None:
-        made = Cattle("c", settings(), owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"])
+        made = Cattle("c", settings(), attach=ATTACH, ssh_public_keys=["k"])
         seen.update(made.exports)
         pulumi.Output.all(**made.exports).apply(seen.update)
 
@@ -282,7 +292,7 @@ def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     } == set(seen)  # fmt: skip
     assert seen["agentVersion"] == "0.19.0"
     assert seen["agentState"] == "active"
-    assert set(seen["seconds"]) == {"attach", "ssh", "baseline", "agent", "configure", "verify"}
+    assert set(seen["seconds"]) == {"attach", "start", "ssh", "baseline", "agent", "configure", "verify"}
 
 
 def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Declare) -> None:
@@ -291,7 +301,7 @@ def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Decla
     def program() -> None:
         read = settings(agentDashboard=False)
         assert not configure_inputs(read).dashboard.enabled
-        made = Cattle("c", read, owner=999, volume={"volid": "s1:vm-999-disk-1"}, ssh_public_keys=["k"])
+        made = Cattle("c", read, attach=ATTACH, ssh_public_keys=["k"])
         pulumi.Output.all(**made.exports).apply(seen.update)
 
     declare(program)
@@ -386,7 +396,7 @@ def test_host_mounts_come_before_the_first_start_and_are_proved_after_it(declare
     }
     assert wish["ssh"] == key
     assert "cattle-host-mounts" in dependencies(graph, "cattle-volume")
-    assert {"cattle-volume", "cattle-host-mounts"} <= dependencies(graph, "cattle-host-mounts-proof")
+    assert {"cattle-power", "cattle-host-mounts"} <= dependencies(graph, "cattle-host-mounts-proof")
     assert "cattle-host-mounts-proof" in dependencies(graph, "cattle-ssh")
     replaced_with = graph.options("cattle-host-mounts-proof").replace_with
     assert [urn.rsplit("::", 1)[1] for urn in replaced_with] == ["cattle-container"]
@@ -435,11 +445,10 @@ def _volume_text(volume: Any) -> str:
     return f"{volume['source']}:{volume['target']}{':ro' if volume.get('read_only') else ''}"
 
 
-def test_without_a_volume_a_resource_of_its_own_has_the_power(declare: Declare) -> None:
+def test_without_a_volume_the_power_comes_after_the_host_mounts(declare: Declare) -> None:
     graph = cattle(declare, cattleVolume="", cattleHostMounts=MOUNTS)
     assert "cattle-volume" not in graph.resources
-    power = graph.resources["cattle-power"].inputs
-    assert (power["running"], power["stop_in_the_end"]) == (True, True)
+    assert graph.resources["cattle-power"].inputs["running"] is True
     assert "cattle-host-mounts" in dependencies(graph, "cattle-power")
     assert graph.resources["cattle-agent-baseline"].inputs["declared"]["home_on_root"] is True
     assert "cattle-power" in dependencies(graph, "cattle-ssh")

@@ -125,8 +125,9 @@ def test_replace_goes_through_detach_delete_create_attach(with_both: Site) -> No
     # Proxmox takes keys at creation only (field reports B6): another key is another container, and preview says so.
     with_both.configure(cattleSshKeys=[KEY])
     run = with_both.preview("cattle")
-    assert run.changed == {"replace": 2}
-    assert [run.span(f"cattle-{name}", "replace").op for name in ("container", "volume")] == ["replace"] * 2
+    assert run.changed == {"replace": 3}
+    for name in ("container", "volume", "power"):
+        run.span(f"cattle-{name}", "replace")
     assert with_both.writes == []
 
 

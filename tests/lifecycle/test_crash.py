@@ -64,7 +64,7 @@ def test_up_is_killed_and_converges(with_pet: Site, victims: str, watch: Watch) 
 def test_a_container_that_the_state_has_lost_is_taken_up_again(with_both: Site) -> None:
     """It carries this stack's claim, so it is no stranger; nothing about it is changed."""
     known = with_both.resources("cattle")
-    for name in ("cattle-volume", "cattle-container"):
+    for name in ("cattle-power", "cattle-volume", "cattle-container"):
         with_both.forget_resource("cattle", known[name]["urn"])
     before = with_both.node.config(CATTLE)
     with_both.up("cattle")

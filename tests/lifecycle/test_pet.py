@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.lifecycle.homesite import PET, Site, assert_plain
 
 if TYPE_CHECKING:
@@ -125,6 +127,36 @@ def test_each_volume_is_changed_for_itself(with_pet: Site) -> None:
     }
     assert with_pet.node.config(PET)["protection"] == 1
     assert with_pet.data(VOLID) == bytes_before
+
+
+def test_the_pet_is_started_and_stopped_as_declared_and_else_left_alone(with_pet: Site) -> None:
+    start, stop = f"POST {PET}/status/start", f"POST {PET}/status/shutdown forceStop=1 timeout=60"
+    with_pet.configure(petStarted=True)
+    with_pet.up("pet")
+    assert with_pet.writes == [start]
+    with_pet.configure(petStarted=False)
+    with_pet.up("pet")
+    assert with_pet.writes == [stop]
+    with_pet.node.call("POST", with_pet.node.guest(PET, "/status/start"))
+    with_pet.up("pet")
+    assert with_pet.writes == []
+    assert with_pet.node.running(PET)
+
+
+def test_a_volumes_other_path_is_previewed_as_it_is_done(with_pet: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is mounted again, and asks for no room: also where the storage has none."""
+    with_pet.write_data(VOLID, "what the agent wrote")
+    before = with_pet.data(VOLID)
+    monkeypatch.setattr(with_pet.server.cluster.volumes, "space", lambda _node, _storage: (1 << 40, 1 << 40))
+    with_pet.configure(petVolumes=[{**HERMES, "path": "/mnt/other"}])
+    run = with_pet.preview("pet")
+    told = "\n".join(run.messages)
+    assert f"set mp0 to {VOLID},mp=/mnt/other" in told
+    assert "allocate" not in told
+    assert with_pet.writes == []
+    with_pet.up("pet")
+    assert with_pet.node.config(PET)["mp0"].startswith(f"{VOLID},mp=/mnt/other,")
+    assert with_pet.data(VOLID) == before
 
 
 def test_a_stranger_that_got_the_pets_number_gets_no_volume(with_pet: Site) -> None:

@@ -13,7 +13,7 @@ import pytest
 from proxmox.client import Proxmox
 from proxmox.facts import read_guest
 from proxmox.operations import attach, detach, ensure_power, ensure_volume, read_attachment, remove_volume
-from proxmox.planning import AttachWish, DetachWish, VolumeWish
+from proxmox.planning import AttachSpec, DetachSpec, PowerSpec, VolumeSpec
 from tests.lifecycle.proxmox_cuts import Act, KilledError, Lab
 
 KILLS = ("kill-before", "kill-after")
@@ -41,12 +41,22 @@ def disk(base: int) -> str:
     return f"local-lvm:vm-{base + 9}-disk-1"
 
 
-def volume(base: int, size: float = 8, path: str = "/volumes/hermes", volid: str | None = None) -> VolumeWish:
-    return VolumeWish("hermes", base + 9, "local-lvm", size, path, volid)
+def volume(base: int, size: float = 8, path: str = "/volumes/hermes", volid: str | None = None) -> VolumeSpec:
+    return VolumeSpec("hermes", base + 9, "local-lvm", size, path, volid)
 
 
-def wish(base: int, vmid: int = 0, path: str = "/home/hermes", *, takeover: bool = False) -> AttachWish:
-    return AttachWish(base + vmid, "pve", disk(base), path, base + 9, takeover=takeover)
+def wish(base: int, vmid: int = 0, path: str = "/home/hermes", *, takeover: bool = False) -> AttachSpec:
+    return AttachSpec(base + vmid, "pve", disk(base), path, base + 9, takeover=takeover)
+
+
+def run_with(spec: AttachSpec) -> Act:
+    """As a cattle's stack does: the volume, then the power."""
+
+    def act(client: Proxmox) -> None:
+        attach(client, spec)
+        ensure_power(client, PowerSpec(spec.vmid))
+
+    return act
 
 
 def pet(lab: Lab, _client: Proxmox, base: int) -> None:
@@ -104,20 +114,18 @@ CASES: dict[str, Case] = {
         lambda base: lambda client: ensure_volume(client, volume(base, 9, "/volumes/new", disk(base))),
         nothing_more,
     ),
-    "attach": Case(pet_and_cattle, lambda base: lambda client: attach(client, wish(base)), runs_with_it(0)),
-    "change path": Case(
-        attached, lambda base: lambda client: attach(client, wish(base, path="/srv")), runs_with_it(0, "/srv")
-    ),
+    "attach": Case(pet_and_cattle, lambda base: run_with(wish(base)), runs_with_it(0)),
+    "change path": Case(attached, lambda base: run_with(wish(base, path="/srv")), runs_with_it(0, "/srv")),
     "take over": Case(
         attached_and_another,
-        lambda base: lambda client: attach(client, wish(base, 1, takeover=True)),
+        lambda base: run_with(wish(base, 1, takeover=True)),
         runs_with_it(1),
     ),
-    "detach": Case(attached, lambda base: lambda client: detach(client, DetachWish(base, disk(base))), forgotten),
+    "detach": Case(attached, lambda base: lambda client: detach(client, DetachSpec(base, disk(base))), forgotten),
     "stop": Case(
         pet_and_cattle,
-        lambda base: lambda client: ensure_power(client, base + 9, running=True),
-        lambda client, base: ensure_power(client, base + 9, running=False),
+        lambda base: lambda client: ensure_power(client, PowerSpec(base + 9)),
+        lambda client, base: ensure_power(client, PowerSpec(base + 9, running=False)),
     ),
     "delete": Case(
         pet_with_volume,

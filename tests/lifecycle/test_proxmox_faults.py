@@ -10,7 +10,7 @@ import pytest
 from proxmox import errors
 from proxmox.client import Proxmox
 from proxmox.operations import attach, detach, ensure_power, ensure_volume
-from proxmox.planning import GIB, AttachWish, DetachWish, VolumeWish
+from proxmox.planning import GIB, AttachSpec, DetachSpec, PowerSpec, VolumeSpec
 from pvelab.faults import Rule
 from tests.lifecycle.proxmox_cuts import Lab
 
@@ -41,20 +41,22 @@ class Scene:
         lab.volume(self.disk, GIB)
         lab.guest(self.pet, protection="1", mp0=f"{self.disk},mp=/v,backup=1,size=1G")
         lab.guest(self.cattle, **({"mp0": f"{self.disk},mp=/home/hermes,size=1G"} if attached else {}))
-        self.wish = AttachWish(self.cattle, "pve", self.disk, "/home/hermes", self.pet, options={})
+        self.wish = AttachSpec(self.cattle, "pve", self.disk, "/home/hermes", self.pet, options="")
 
     def attach(self, client: Proxmox, report: Callable[[str], None]) -> object:
-        return attach(client, self.wish, report)
+        attach(client, self.wish, report)
+        ensure_power(client, PowerSpec(self.cattle), report)
+        return None
 
     def detach(self, client: Proxmox, report: Callable[[str], None]) -> object:
-        detach(client, DetachWish(self.cattle, self.disk, timeout_s=1), report)
+        detach(client, DetachSpec(self.cattle, self.disk), report)
         return None
 
     def grow(self, client: Proxmox, report: Callable[[str], None]) -> object:
-        return ensure_volume(client, VolumeWish("v", self.pet, "local-lvm", 2, "/v"), report)
+        return ensure_volume(client, VolumeSpec("v", self.pet, "local-lvm", 2, "/v"), report)
 
     def more(self, client: Proxmox, report: Callable[[str], None]) -> object:
-        return ensure_volume(client, VolumeWish("w", self.pet, "local-lvm", 2, "/w"), report)
+        return ensure_volume(client, VolumeSpec("w", self.pet, "local-lvm", 2, "/w"), report)
 
 
 CASES: dict[str, tuple[bool, str, str]] = {
@@ -98,7 +100,7 @@ def test_a_task_that_does_not_end_well(lab: Lab, case: str, result: Literal["fai
         assert lab.look(scene.pet).protected
         running = lab.look(scene.cattle).running
         assert running is (name == "attach")
-        ensure_power(client, scene.cattle, running=False)
+        ensure_power(client, PowerSpec(scene.cattle, running=False))
 
 
 def test_a_full_storage_leaves_no_half_made_volume_and_protection_on(lab: Lab) -> None:

@@ -16,7 +16,7 @@ import pytest
 from proxmox.client import Proxmox
 from proxmox.errors import Refusal
 from proxmox.operations import attach, detach, ensure_power, ensure_protection, ensure_volume
-from proxmox.planning import AttachWish, DetachWish, VolumeWish
+from proxmox.planning import AttachSpec, DetachSpec, PowerSpec, VolumeSpec
 from tests.lifecycle.proxmox_cuts import KilledError, Lab
 
 HISTORIES = int(os.environ.get("HISTORIES", "1000"))
@@ -52,8 +52,8 @@ class History:
 
     # What a stack does.
 
-    def wish(self, name: str) -> VolumeWish:
-        return VolumeWish(name, self.pet, "local-lvm", self.sizes[name], f"/volumes/{name}")
+    def wish(self, name: str) -> VolumeSpec:
+        return VolumeSpec(name, self.pet, "local-lvm", self.sizes[name], f"/volumes/{name}")
 
     def allocate(self) -> Callable[[Proxmox], object]:
         name = self.random.choice(list(self.sizes))
@@ -66,17 +66,22 @@ class History:
         path = self.random.choice(["/home/hermes", "/srv"])
         previous = self.random.choice([None, *volumes])
         takeover, start = self.random.random() < 0.3, self.random.random() < 0.8
-        wish = AttachWish(vmid, "pve", volid, path, self.pet, start=start, previous_volid=previous, takeover=takeover)
-        return lambda cut: attach(cut, wish)
+        wish = AttachSpec(vmid, "pve", volid, path, self.pet, recorded=previous, takeover=takeover)
+
+        def stack(cut: Proxmox) -> None:
+            attach(cut, wish)
+            ensure_power(cut, PowerSpec(vmid, start))
+
+        return stack
 
     def detach(self) -> Callable[[Proxmox], object]:
         volumes = self.volumes()
-        wish = DetachWish(self.random.choice(self.cattle), self.random.choice(volumes))
+        wish = DetachSpec(self.random.choice(self.cattle), self.random.choice(volumes))
         return lambda cut: detach(cut, wish)
 
     def power(self) -> Callable[[Proxmox], object]:
         running = self.random.random() < 0.5
-        return lambda cut: ensure_power(cut, self.pet, running)
+        return lambda cut: ensure_power(cut, PowerSpec(self.pet, running))
 
     def protect(self) -> Callable[[Proxmox], object]:
         return self.pets(lambda cut: ensure_protection(cut, self.pet))
@@ -163,7 +168,7 @@ class History:
             self.check()
         for name in self.sizes:
             wish = self.wish(name)
-            self.settle(client, partial(ensure_volume, wish=wish))
+            self.settle(client, partial(ensure_volume, spec=wish))
         self.check()
 
     def act(self, client: Proxmox, operation: Callable[[Proxmox], object]) -> None:

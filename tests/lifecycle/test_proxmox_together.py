@@ -10,8 +10,8 @@ import pytest
 
 from proxmox.client import Proxmox
 from proxmox.errors import Refusal
-from proxmox.operations import attach, ensure_volume
-from proxmox.planning import AttachWish, VolumeWish
+from proxmox.operations import attach, ensure_power, ensure_volume
+from proxmox.planning import AttachSpec, PowerSpec, VolumeSpec
 from tests.lifecycle.proxmox_cuts import Lab
 
 ROUNDS = 15
@@ -47,7 +47,7 @@ def test_volumes_that_are_made_at_once_get_a_slot_each(lab: Lab) -> None:
         lab.guest(pet, protection="1")
 
         def make(client: Proxmox, name: str, pet: int = pet) -> None:
-            ensure_volume(client, VolumeWish(name, pet, "local-lvm", 1, f"/volumes/{name}"))
+            ensure_volume(client, VolumeSpec(name, pet, "local-lvm", 1, f"/volumes/{name}"))
 
         assert together(lab, *(lambda client, n=name: make(client, n) for name in "abcd")) == [None] * 4
         look = lab.look(pet)
@@ -67,7 +67,8 @@ def test_two_that_want_one_volume_never_both_get_it_and_can_try_again(lab: Lab) 
         lab.guest(base + 1)
 
         def want(client: Proxmox, vmid: int, base: int = base, volid: str = volid) -> None:
-            attach(client, AttachWish(vmid, "pve", volid, "/home/hermes", base + 9))
+            attach(client, AttachSpec(vmid, "pve", volid, "/home/hermes", base + 9))
+            ensure_power(client, PowerSpec(vmid))
 
         told = together(lab, *(lambda client, v=vmid: want(client, v) for vmid in (base, base + 1)))
         holders = [vmid for vmid in (base, base + 1) if lab.look(vmid).references(volid)]

@@ -20,6 +20,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "stacks_of_597cc88"
 FORMATTED = b"ext4:00000000-0000-4000-8000-000000000000:100000\n"
 """How the runtime without containers knows a formatted volume."""
 REFERENCE = "organization/hermes-homelab/pet"
+VOLID = "local-lvm:vm-999-disk-1"
 GIB = {"vm-999-disk-0": 2, "vm-999-disk-1": 10, "vm-105-disk-0": 20}
 
 
@@ -68,6 +69,8 @@ def test_nothing_of_an_earlier_release_is_replaced(earlier: Site) -> None:
     assert not ends, ends
     for name in ("cattle-container", "cattle-volume"):
         cattle.span(name, "same", "update")
+    # Power was the attachment's.
+    assert [span.name for span in cattle.spans if span.op == "create"] == ["cattle-power"]
     # Another way to know the machine is no reason to wait for it again.
     cattle.span("cattle-ssh", "same")
     # Each run would refresh it before ours is asked; the engine forgets it, and the pet's stack stays as it is.
@@ -85,3 +88,36 @@ def test_a_pet_renamed_before_the_update_costs_one_run_without_refresh(earlier: 
     run.span(REFERENCE, "read-discard", "discard")
     assert not [span for span in run.spans if "replace" in span.op or span.op == "delete"]
     assert earlier.writes == []
+
+
+def test_the_power_gets_its_resource_without_a_restart(earlier: Site) -> None:
+    """The states' providers, which are names of classes, are read on the way, and those that are written now."""
+    urns = {name: entry["urn"] for name, entry in earlier.resources("cattle").items()}
+    power = urns["cattle-volume"].replace("proxmox:VolumeAttachment", "proxmox:Power")
+    power = power.replace("::cattle-volume", "::cattle-power")
+    # As the releases between left it: else its options would be the update, and a restart.
+    conf = earlier.lab.state_dir / "nodes" / NODE / "lxc" / f"{CATTLE}.conf"
+    conf.write_text(conf.read_text().replace("mp=/home/hermes", "mp=/home/hermes,mountoptions=nodev;nosuid"))
+    earlier.refresh("cattle")
+    run = earlier.up("cattle", "--refresh=false", "--target", urns["cattle-volume"], "--target", power)
+    assert run.span("cattle-power", "create").op == "create"
+    assert earlier.writes == []
+    assert earlier.node.running(CATTLE)
+    before = earlier.data(VOLID)
+    assert_goes(earlier)
+    assert earlier.data(VOLID) == before
+
+
+def test_a_stack_without_a_power_of_its_own_stops_and_goes(earlier: Site) -> None:
+    assert_goes(earlier)
+
+
+def assert_goes(site: Site) -> None:
+    site.destroy("cattle")
+    assert site.writes == [
+        f"POST {CATTLE}/status/shutdown forceStop=1 timeout=60",
+        f"PUT {CATTLE}/config delete=mp0",
+        f"PUT {CATTLE}/config delete=unused0",
+        f"DELETE {CATTLE}",
+    ]
+    assert VOLID in site.node.volumes()

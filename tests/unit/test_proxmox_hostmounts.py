@@ -15,7 +15,7 @@ from proxmox.hostmounts import (
     FolderFacts,
     HostChange,
     HostMount,
-    HostWish,
+    HostMountSpec,
     MakeFolder,
     OwnFolder,
     Placed,
@@ -42,8 +42,8 @@ def guest(running: bool = False, pending: Mapping[str, str | None] | None = None
     return GuestFacts(118, "pve2", running=running, config={"features": "nesting=1", **config}, pending=pending or {})
 
 
-def wish(*mounts: HostMount, **changes: Any) -> HostWish:
-    return HostWish(118, "pve2", mounts, **changes)
+def wish(*mounts: HostMount, **changes: Any) -> HostMountSpec:
+    return HostMountSpec(118, "pve2", mounts, **changes)
 
 
 def folder(path: str, **changes: Any) -> FolderFacts:

@@ -13,11 +13,11 @@ from proxmox import hostshell
 from proxmox.client import Guest
 from proxmox.errors import NodeShellFailed, NotAsPlanned, RootNeeded
 from proxmox.facts import GuestFacts
-from proxmox.hostmounts import FolderFacts, HostMount, HostWish
+from proxmox.hostmounts import FolderFacts, HostMount, HostMountSpec
 from proxmox.hostshell import ensure_host_mounts, prove_host_mounts, read_folder, read_fstab, require_node
 
 DATA = HostMount("/mnt/pve/hdd/hermes", "/data", owner=10000)
-WISH = HostWish(118, "pve2", (DATA,), keyctl=True)
+WISH = HostMountSpec(118, "pve2", (DATA,), keyctl=True)
 DONE = {"features": "keyctl=1,nesting=1", "mp1": "/mnt/pve/hdd/hermes,mp=/data"}
 
 
@@ -169,7 +169,7 @@ def test_the_proof_is_a_write_by_the_owner_and_for_a_read_only_mount_a_look() ->
     films = HostMount("/srv/films", "/films", owner=0, read_only=True)
     shell = Shell({**NODE, "pct": Answer()})
     client: Any = Guarded()
-    prove_host_mounts(client, shell, HostWish(118, "pve2", (DATA, films)))
+    prove_host_mounts(client, shell, HostMountSpec(118, "pve2", (DATA, films)))
     write, look = (shlex.split(command) for command in shell.commands if command.startswith("pct"))
     head = ["pct", "exec", "118", "--", "setpriv", "--reuid"]
     assert (write[:6], write[6], write[-1]) == (head, "10000", "/data")

@@ -14,11 +14,12 @@ from proxmox.mountpoint import MountPoint
 from proxmox.planning import (
     GIB,
     Allocate,
-    AttachWish,
-    DetachWish,
+    AttachSpec,
+    DetachSpec,
     DropUnused,
     FreeVolume,
     Grow,
+    PowerSpec,
     Protect,
     ProveSole,
     RemoveMount,
@@ -28,7 +29,7 @@ from proxmox.planning import (
     Step,
     Unprotected,
     VolumePlan,
-    VolumeWish,
+    VolumeSpec,
     mount_of,
     plan_attach,
     plan_detach,
@@ -44,8 +45,8 @@ DISK = "local-lvm:vm-999-disk-1"
 OTHER = "local-lvm:vm-999-disk-2"
 ON_PET = f"{DISK},mp=/volumes/hermes,backup=1,size=8G"
 IN_CATTLE = f"{DISK},mp=/home/hermes,backup=0,size=8G"
-WISH = VolumeWish("hermes", 999, "local-lvm", 8, "/volumes/hermes")
-ATTACH = AttachWish(105, "pve", DISK, "/home/hermes", 999)
+WISH = VolumeSpec("hermes", 999, "local-lvm", 8, "/volumes/hermes")
+ATTACH = AttachSpec(105, "pve", DISK, "/home/hermes", 999, options="backup=0")
 SET = SetMount(105, "pve", "mp0", MountPoint(DISK, "/home/hermes", {"backup": "0"}))
 SOLE = ProveSole(105, "pve", "mp0", DISK, 999)
 START = Start(105, "pve")
@@ -60,13 +61,13 @@ def model(pet: Guest | None, **guests: Guest) -> Model:
     )
 
 
-def volume_plan(state: Model, wish: VolumeWish = WISH) -> VolumePlan:
+def volume_plan(state: Model, wish: VolumeSpec = WISH) -> VolumePlan:
     pet = state.guest(wish.vmid)
     found = mount_of(pet, wish) if pet else None
-    return plan_volume(pet, state.volume(found[1].volume if found else wish.volid), state.cluster(), wish)
+    return plan_volume(pet, state.volume(found[1].volume if found else wish.existing), state.cluster(), wish)
 
 
-def attach_plan(state: Model, wish: AttachWish = ATTACH) -> tuple[Step, ...]:
+def attach_plan(state: Model, wish: AttachSpec = ATTACH) -> tuple[Step, ...]:
     return plan_attach(state.guest(wish.vmid), state.volume(wish.volid), state.cluster(), wish)
 
 
@@ -158,7 +159,7 @@ def test_a_running_guest_that_only_remembers_the_volume_does_not_stand_in_the_wa
     assert [type(step) for step in volume_plan(state, replace(WISH, size_gb=9)).steps] == [Grow]
 
 
-VOLUME_REFUSALS: dict[str, tuple[type[errors.Refusal], Model, VolumeWish, str]] = {
+VOLUME_REFUSALS: dict[str, tuple[type[errors.Refusal], Model, VolumeSpec, str]] = {
     "no pet": (errors.GuestMissing, model(None), WISH, "There is no guest 999"),
     "the number is a virtual machine's": (
         errors.GuestMissing,
@@ -280,17 +281,15 @@ def test_a_second_holder_does_not_hinder_mounting_again_on_a_stopped_pet() -> No
 
 # Attachments.
 
-ATTACH_PLANS: dict[str, tuple[Guest, AttachWish, tuple[Step, ...]]] = {
-    "fresh container: one start, no stop": (cattle_with(), ATTACH, (SET, SOLE, START)),
-    "as wished and running": (cattle_with(IN_CATTLE, running=True), ATTACH, ()),
-    "as wished, spelled otherwise": (
+ATTACH_PLANS: dict[str, tuple[Guest, AttachSpec, tuple[Step, ...]]] = {
+    "fresh container, whose power is another's": (cattle_with(), ATTACH, (SET, SOLE)),
+    "as declared and running": (cattle_with(IN_CATTLE, running=True), ATTACH, ()),
+    "as declared, spelled otherwise": (
         cattle_with(f"volume={DISK},size=8G,replicate=1,mp=/home/hermes/", running=True),
         ATTACH,
         (),
     ),
-    "as wished and stopped": (cattle_with(IN_CATTLE), ATTACH, (START,)),
-    "as wished, to be stopped": (cattle_with(IN_CATTLE, running=True), replace(ATTACH, start=False), (STOP,)),
-    "not to be started": (cattle_with(), replace(ATTACH, start=False), (SET, SOLE)),
+    "as declared and stopped": (cattle_with(IN_CATTLE), ATTACH, ()),
     "detached by hand while it runs": (cattle_with(running=True, unused0=DISK), ATTACH, (STOP, SET, SOLE, START)),
     "other path": (
         cattle_with(f"{DISK},mp=/data,size=8G", running=True),
@@ -300,31 +299,37 @@ ATTACH_PLANS: dict[str, tuple[Guest, AttachWish, tuple[Step, ...]]] = {
     "other options, stopped": (
         cattle_with(f"{DISK},mp=/home/hermes,ro=1"),
         ATTACH,
-        (replace(SET, replaces=DISK), SOLE, START),
+        (replace(SET, replaces=DISK), SOLE),
     ),
     "another volume of ours before": (
         cattle_with(f"{OTHER},mp=/home/hermes", running=True),
-        replace(ATTACH, previous_volid=OTHER),
+        replace(ATTACH, recorded=OTHER),
         (STOP, replace(SET, replaces=OTHER), SOLE, DropUnused(105, "pve", OTHER), START),
     ),
 }
 ATTACH_PLANS |= {
     "cut off before the old volume was forgotten": (
         cattle_with(IN_CATTLE, running=True, unused0=OTHER),
-        replace(ATTACH, previous_volid=OTHER),
+        replace(ATTACH, recorded=OTHER),
         (DropUnused(105, "pve", OTHER),),
     ),
     "cut off in an update, then detached by hand": (
         cattle_with(unused0=OTHER),
-        replace(ATTACH, previous_volid=OTHER),
-        (SET, SOLE, DropUnused(105, "pve", OTHER), START),
+        replace(ATTACH, recorded=OTHER),
+        (SET, SOLE, DropUnused(105, "pve", OTHER)),
     ),
     "an own volume before, which stays": (
         cattle_with("local-lvm:vm-105-disk-1,mp=/home/hermes"),
-        replace(ATTACH, previous_volid="local-lvm:vm-105-disk-1"),
-        (replace(SET, replaces="local-lvm:vm-105-disk-1"), SOLE, START),
+        replace(ATTACH, recorded="local-lvm:vm-105-disk-1"),
+        (replace(SET, replaces="local-lvm:vm-105-disk-1"), SOLE),
     ),
 }
+
+
+def test_a_volume_is_attached_without_what_a_root_of_before_could_have_left_on_it() -> None:
+    """pct.conf(5): nodev, nosuid; neither backup= nor size= for a volume that exists (facts proxmox 3.1)."""
+    text = AttachSpec(105, "pve", DISK, "/home/hermes", 999).mount.property_string()
+    assert text == f"{DISK},mp=/home/hermes,mountoptions=nodev;nosuid"
 
 
 @pytest.mark.parametrize("case", ATTACH_PLANS)
@@ -350,9 +355,9 @@ def test_an_attachment_that_waits_is_applied_by_stop_set_start() -> None:
 
 
 def test_the_owner_may_name_the_volume_and_remember_it_while_it_runs() -> None:
-    assert attach_plan(model(pet_with(ON_PET), ct105=cattle_with())) == (SET, SOLE, START)
-    assert attach_plan(model(pet_with(unused0=DISK, running=True), ct105=cattle_with())) == (SET, SOLE, START)
-    assert attach_plan(model(None, ct105=cattle_with())) == (SET, SOLE, START)
+    assert attach_plan(model(pet_with(ON_PET), ct105=cattle_with())) == (SET, SOLE)
+    assert attach_plan(model(pet_with(unused0=DISK, running=True), ct105=cattle_with())) == (SET, SOLE)
+    assert attach_plan(model(None, ct105=cattle_with())) == (SET, SOLE)
 
 
 def snapshot(guest: Guest) -> Guest:
@@ -418,7 +423,7 @@ def test_what_holds_a_volume_by_a_path_keeps_it_from_being_deleted_or_started_be
         removal(model(Guest({**pet_with(ON_PET).config, **BY_PATH[case]})))
     state = model(pet_with(ON_PET), ct106=by_path)
     with pytest.raises(errors.VolumeBusy):
-        plan_power(state.guest(999), True, cluster=state.cluster())
+        plan_power(state.guest(999), PowerSpec(999), state.cluster())
     with pytest.raises(errors.VolumeBusy):
         volume_plan(state, replace(WISH, size_gb=9))
 
@@ -457,7 +462,6 @@ def test_a_takeover_stops_and_detaches_the_holder_first() -> None:
         DropUnused(107, "pve", DISK),
         SET,
         SOLE,
-        START,
     )
     state.run(steps)
     assert state.freed == []
@@ -479,7 +483,7 @@ def test_a_takeover_leaves_a_locked_holder_and_a_template_alone(more: dict[str, 
         attach_plan(state, replace(ATTACH, takeover=True))
 
 
-ATTACH_REFUSALS: dict[str, tuple[type[errors.Refusal], Model, AttachWish, str]] = {
+ATTACH_REFUSALS: dict[str, tuple[type[errors.Refusal], Model, AttachSpec, str]] = {
     "no such guest": (errors.GuestMissing, model(pet_with(ON_PET)), ATTACH, "There is no guest 105"),
     "other node": (
         errors.GuestElsewhere,
@@ -579,7 +583,7 @@ def test_a_guest_that_cannot_be_read_counts_where_it_could_reach_the_volume(
         with pytest.raises(errors.HolderUnknown, match=f"guest {vmid}"):
             plan_attach(state.guest(105), state.volume(DISK), cluster, ATTACH)
     else:
-        assert plan_attach(state.guest(105), state.volume(DISK), cluster, ATTACH) == (SET, SOLE, START)
+        assert plan_attach(state.guest(105), state.volume(DISK), cluster, ATTACH) == (SET, SOLE)
 
 
 def test_an_unknown_power_state_counts_as_running() -> None:
@@ -595,21 +599,16 @@ def known(guest: GuestFacts | None) -> GuestFacts:
 
 # Detachments.
 
-DETACH = DetachWish(105, DISK)
-DETACH_PLANS: dict[str, tuple[Guest, DetachWish, tuple[Step, ...]]] = {
+DETACH = DetachSpec(105, DISK)
+DETACH_PLANS: dict[str, tuple[Guest, DetachSpec, tuple[Step, ...]]] = {
     "running": (
         cattle_with(IN_CATTLE, running=True),
         DETACH,
         (STOP, RemoveMount(105, "pve", "mp0", DISK), DropUnused(105, "pve", DISK)),
     ),
-    "running, to go on": (
-        cattle_with(IN_CATTLE, running=True),
-        replace(DETACH, restart=True),
-        (STOP, RemoveMount(105, "pve", "mp0", DISK), DropUnused(105, "pve", DISK), START),
-    ),
     "stopped": (
         cattle_with(IN_CATTLE),
-        replace(DETACH, restart=True),
+        DETACH,
         (RemoveMount(105, "pve", "mp0", DISK), DropUnused(105, "pve", DISK)),
     ),
     "cut off after the removal": (cattle_with(unused0=DISK, running=True), DETACH, (DropUnused(105, "pve", DISK),)),
@@ -643,7 +642,7 @@ def test_detaching_from_a_guest_that_is_gone_is_done() -> None:
 def test_an_own_volume_is_never_detached_and_forgotten() -> None:
     # facts proxmox 3.1: deleting unusedN of an own volume frees it.
     with pytest.raises(errors.OwnerMismatch, match="belongs to CT 999 itself"):
-        plan_detach(model(pet_with(ON_PET)).guest(999), DetachWish(999, DISK))
+        plan_detach(model(pet_with(ON_PET)).guest(999), DetachSpec(999, DISK))
 
 
 def test_a_locked_guest_is_not_detached_from() -> None:
@@ -660,21 +659,21 @@ def test_a_locked_guest_is_not_detached_from() -> None:
 )
 def test_power(now: bool | None, wanted: bool, steps: tuple[Step, ...]) -> None:
     guest = replace(known(model(None, ct105=cattle_with()).guest(105)), running=now)
-    assert plan_power(guest, wanted) == steps
+    assert plan_power(guest, PowerSpec(105, wanted)) == steps
 
 
 def test_power_of_a_guest_that_is_gone() -> None:
     with pytest.raises(errors.GuestMissing, match="guest 105"):
-        plan_power(None, running=True, vmid=105)
+        plan_power(None, PowerSpec(105))
 
 
 def test_a_pet_does_not_start_beside_the_cattle_that_works_on_its_volume() -> None:
     state = model(pet_with(ON_PET), ct105=cattle_with(IN_CATTLE, running=True))
     with pytest.raises(errors.VolumeBusy, match="CT 999 cannot start now") as refused:
-        plan_power(state.guest(999), running=True, cluster=state.cluster())
+        plan_power(state.guest(999), PowerSpec(999), state.cluster())
     assert "pct shutdown 105" in refused.value.remedy
     state.guests[105].running = False
-    assert plan_power(state.guest(999), running=True, cluster=state.cluster()) == (Start(999, "pve"),)
+    assert plan_power(state.guest(999), PowerSpec(999), state.cluster()) == (Start(999, "pve"),)
 
 
 def test_two_that_attached_at_the_same_moment_see_each_other() -> None:

@@ -13,13 +13,13 @@ from proxmox.errors import Refusal
 from proxmox.mountpoint import MountPoint, is_slot, owner_of
 from proxmox.planning import (
     GIB,
-    AttachWish,
-    DetachWish,
+    AttachSpec,
+    DetachSpec,
     FreeVolume,
     Step,
     Unprotected,
     VolumePlan,
-    VolumeWish,
+    VolumeSpec,
     mount_of,
     plan_attach,
     plan_detach,
@@ -80,13 +80,13 @@ def flat(steps: tuple[Step, ...]) -> list[Step]:
     return [inner for step in steps for inner in (flat(step.steps) if isinstance(step, Unprotected) else [step])]
 
 
-def volume_plan(state: Model, wish: VolumeWish) -> VolumePlan:
+def volume_plan(state: Model, wish: VolumeSpec) -> VolumePlan:
     pet = state.guest(wish.vmid)
     found = mount_of(pet, wish) if pet else None
-    return plan_volume(pet, state.volume(found[1].volume if found else wish.volid), state.cluster(), wish)
+    return plan_volume(pet, state.volume(found[1].volume if found else wish.existing), state.cluster(), wish)
 
 
-def attach_plan(state: Model, wish: AttachWish) -> tuple[Step, ...]:
+def attach_plan(state: Model, wish: AttachSpec) -> tuple[Step, ...]:
     return plan_attach(state.guest(wish.vmid), state.volume(wish.volid), state.cluster(), wish)
 
 
@@ -104,7 +104,7 @@ def live_writers(state: Model, volid: str) -> list[int]:
 def test_a_volume_plan_converges_frees_nothing_and_formats_only_what_it_makes(
     state: Model, path: str, size: float, volid: str | None
 ) -> None:
-    wish = VolumeWish("v", 999, "local-lvm", size, path, volid)
+    wish = VolumeSpec("v", 999, "local-lvm", size, path, volid)
     before = dict(state.volumes)
     try:
         plan = volume_plan(state, wish)
@@ -119,8 +119,8 @@ def test_a_volume_plan_converges_frees_nothing_and_formats_only_what_it_makes(
     again = volume_plan(state, wish)
     assert again.steps == ()
     assert again.volid is not None
-    recorded = volume_plan(state, replace(wish, volid=again.volid))
-    assert recorded.steps == ()
+    for known in (replace(wish, volid=again.volid), replace(wish, recorded=again.volid)):
+        assert volume_plan(state, known).steps == ()
 
 
 @LAW
@@ -129,14 +129,14 @@ def test_a_volume_plan_converges_frees_nothing_and_formats_only_what_it_makes(
     st.sampled_from(TO_ATTACH),
     st.sampled_from(PATHS),
     st.booleans(),
-    st.booleans(),
     st.sampled_from([None, *VOLUMES]),
 )
-def test_an_attach_plan_converges_frees_nothing_and_leaves_one_writer(  # noqa: PLR0917 - drawn by the decorator
-    state: Model, volid: str, path: str, start: bool, takeover: bool, previous: str | None
+def test_an_attach_plan_converges_frees_nothing_and_leaves_one_writer(
+    state: Model, volid: str, path: str, takeover: bool, previous: str | None
 ) -> None:
     assume(previous is None or owner_of(previous) == 999)
-    wish = AttachWish(105, "pve", volid, path, 999, start=start, previous_volid=previous, takeover=takeover)
+    wish = AttachSpec(105, "pve", volid, path, 999, recorded=previous, takeover=takeover)
+    running = state.guests[105].running
     before = dict(state.volumes)
     try:
         steps = attach_plan(state, wish)
@@ -149,16 +149,16 @@ def test_an_attach_plan_converges_frees_nothing_and_leaves_one_writer(  # noqa: 
     state.run(steps)
     assert state.volumes == before
     assert state.formatted == []
-    assert live_writers(state, volid) in ([105] if start else [], [])
+    assert live_writers(state, volid) in ([105] if running else [], [])
     assert attach_plan(state, wish) == ()
-    assert state.guests[105].running is start
+    assert state.guests[105].running is running
 
 
 @LAW
 @given(models(), st.sampled_from(VOLUMES), st.sampled_from(SLOTS))
 def test_a_detach_plan_converges_and_keeps_every_volume(state: Model, volid: str, slot: str) -> None:
     before = dict(state.volumes)
-    wish = DetachWish(105, volid, slot)
+    wish = DetachSpec(105, volid, slot)
     try:
         steps = plan_detach(state.guest(105), wish)
     except Refusal:
@@ -175,9 +175,9 @@ def test_a_detach_plan_converges_and_keeps_every_volume(state: Model, volid: str
 def test_no_plan_but_a_removal_contains_a_step_that_frees(state: Model, volid: str, slot: str, path: str) -> None:
     plans: list[tuple[Step, ...]] = []
     makers: tuple[Callable[[], tuple[Step, ...]], ...] = (
-        lambda: volume_plan(state, VolumeWish("v", 999, "local-lvm", 8, path, volid)).steps,
-        lambda: attach_plan(state, AttachWish(105, "pve", volid, path, 999, slot, takeover=True)),
-        lambda: plan_detach(state.guest(105), DetachWish(105, volid, slot)),
+        lambda: volume_plan(state, VolumeSpec("v", 999, "local-lvm", 8, path, volid)).steps,
+        lambda: attach_plan(state, AttachSpec(105, "pve", volid, path, 999, slot, takeover=True)),
+        lambda: plan_detach(state.guest(105), DetachSpec(105, volid, slot)),
     )
     for make in makers:
         try:
@@ -195,7 +195,7 @@ def test_no_plan_but_a_removal_contains_a_step_that_frees(state: Model, volid: s
 def test_a_volume_plan_that_was_cut_off_is_finished_by_the_next(
     state: Model, path: str, volid: str | None, cut: int
 ) -> None:
-    wish = VolumeWish("v", 999, "local-lvm", 9, path, volid)
+    wish = VolumeSpec("v", 999, "local-lvm", 9, path, volid)
     try:
         steps = volume_plan(state, wish).steps
     except Refusal:
@@ -213,7 +213,7 @@ def test_a_volume_plan_that_was_cut_off_is_finished_by_the_next(
 def test_an_attach_plan_that_was_cut_off_is_finished_by_the_next(
     state: Model, volid: str, previous: str | None, takeover: bool, cut: int
 ) -> None:
-    wish = AttachWish(105, "pve", volid, "/data", 999, previous_volid=previous, takeover=takeover)
+    wish = AttachSpec(105, "pve", volid, "/data", 999, recorded=previous, takeover=takeover)
     before = dict(state.volumes)
     config = dict(state.guests[105].config)
     mounted = [MountPoint.parse(text).volume for key, text in config.items() if is_slot(key)]
@@ -234,7 +234,7 @@ def test_an_attach_plan_that_was_cut_off_is_finished_by_the_next(
 @LAW
 @given(models(), st.sampled_from(VOLUMES), st.sampled_from(SLOTS), st.integers(0, 3))
 def test_a_detach_plan_that_was_cut_off_is_finished_by_the_next(state: Model, volid: str, slot: str, cut: int) -> None:
-    wish = DetachWish(105, volid, slot)
+    wish = DetachSpec(105, volid, slot)
     assume(owner_of(volid) != 105)
     before = dict(state.volumes)
     steps = plan_detach(state.guest(105), wish)

@@ -11,9 +11,9 @@ import pytest
 from proxmox.client import Node, Permissions, Storage, Version
 from proxmox.errors import Fault
 from proxmox.facts import ClusterFacts, GuestFacts
-from proxmox.hostmounts import HostMount, HostWish
+from proxmox.hostmounts import HostMount, HostMountSpec
 from proxmox.ownership import render_notes
-from proxmox.planning import GIB, AttachWish, VolumeWish
+from proxmox.planning import GIB, AttachSpec, VolumeSpec
 from proxmox.preflight import (
     CattleCheck,
     GuestCheck,
@@ -39,11 +39,11 @@ CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
 TOKEN = "pulumi@pve!ci"
 PET = PetCheck(
     GuestCheck(999, "pve", "local-lvm", 2, TEMPLATE, "vmbr0", claim=CLAIM, role="pet"),
-    (VolumeWish("hermes", 999, "local-lvm", 8, "/volumes/hermes"),),
+    (VolumeSpec("hermes", 999, "local-lvm", 8, "/volumes/hermes"),),
 )
 CATTLE = CattleCheck(
     GuestCheck(105, "pve", "local-lvm", 20, TEMPLATE, "vmbr0", "192.0.2.5/24", claim=CLAIM),
-    AttachWish(105, "pve", DISK, "/home/hermes", 999),
+    AttachSpec(105, "pve", DISK, "/home/hermes", 999),
 )
 # The role of facts proxmox 14, on its paths.
 RIGHTS: dict[str, dict[str, bool]] = {
@@ -361,7 +361,7 @@ def test_a_home_on_a_folder_of_the_node_has_one_agent() -> None:
 
 
 def test_a_storage_that_is_away_is_seen_without_root() -> None:
-    host = HostWish(105, "pve", (HostMount("/mnt/pve/hdd/hermes", "/data"), HostMount("/srv/x", "/x")))
+    host = HostMountSpec(105, "pve", (HostMount("/mnt/pve/hdd/hermes", "/data"), HostMount("/srv/x", "/x")))
     check = replace(CATTLE, host=host, root_access=True)
     hdd = Storage("hdd", "dir", frozenset({"images"}), True, True, False, 10 * GIB, 5 * GIB)
     there = (*around().storages, hdd)

@@ -9,7 +9,7 @@ import pytest
 from components.state import OwnState
 from components.surroundings import home_faults, known_without_claim, number_faults, pet_place_faults, warnings_of
 from proxmox.errors import Fault
-from proxmox.planning import AttachWish
+from proxmox.planning import AttachSpec
 from proxmox.preflight import CattleCheck, GuestCheck
 from tests.settings import cattle, pet
 
@@ -103,7 +103,7 @@ def test_a_guests_number_is_not_changed_under_it(key: str) -> None:
 
 def test_another_volume_is_another_home() -> None:
     """As after a volume's name was changed and with it its path, which makes a new and empty one."""
-    wish = AttachWish(105, "pve", "local-lvm:vm-999-disk-2", HOME, 999)
+    wish = AttachSpec(105, "pve", "local-lvm:vm-999-disk-2", HOME, 999)
     check = CattleCheck(GuestCheck(105, "pve", "local-lvm", 20), attach=wish)
     settings = cattle().cattle
     [warning] = warnings_of(check, settings, OwnState("claim", 105, home="volume", volid="local-lvm:vm-999-disk-1"))
