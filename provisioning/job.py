@@ -27,6 +27,8 @@ import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +46,6 @@ from provisioning.terminal import Lines, one_line, visible_value
 STATE_DIR = "/var/lib/hermes-provision"
 # tmpfs: secrets never reach a disk or a backup, and a full disk takes away neither a job's words nor its end.
 RUN_DIR = "/run/hermes-provision"
-UNIT_PREFIX = "hermes-provision-"
 SIGN_OF_LIFE_S = 4.0
 # The container answers within two seconds whether it has news or not: who says nothing for so long is gone.
 SILENCE_S = 20.0
@@ -122,7 +123,7 @@ class Job:
 
     @property
     def unit(self) -> str:
-        return f"{UNIT_PREFIX}{self.name}.service"
+        return f"hermes-provision-{self.name}.service"
 
 
 @dataclass(frozen=True)
@@ -239,11 +240,12 @@ class _Run:
                 self._connection.close()
             self._connection = None
 
-    def _command(self, script: str, *, stdin: bytes | None = None, timeout_s: float = 30.0) -> bytes:
-        """Run a helper script in the container; its failure is ours, not the phase's."""
+    def _command(self, verb: str, *arguments: object, stdin: bytes | None = None, timeout_s: float = 30.0) -> bytes:
+        """Carry out a verb of scripts/job.sh in the container; its failure is ours, not the phase's."""
+        command = _in_guest(verb, *arguments, job=self._job.name)
 
         def action(connection: Connection) -> bytes:
-            result = connection.run(script, stdin=stdin, timeout_s=timeout_s)
+            result = connection.run(command, stdin=stdin, timeout_s=timeout_s)
             if result.status != 0:
                 words = result.words
                 full = full_disks(_ask_disks(connection)) if _NO_ROOM.search(words) else ""
@@ -270,7 +272,7 @@ class _Run:
                 return True
             # A failed or vanished job of an earlier run is no news any more: do it again.
             if state != "absent":
-                self._command(_discard(self._job))
+                self._command("discard")
             self._wait_for_others()
             self._upload()
             if self._start():
@@ -283,38 +285,41 @@ class _Run:
 
     def _probe(self) -> tuple[State, _Ended | None, bool]:
         """Its state and end, and whether no other job was started after it."""
-        told, _, last = self._command(_probe(self._job)).decode("utf-8", "replace").partition("\n")
+        told, _, last = self._command("probe").decode("utf-8", "replace").partition("\n")
         return (*parse_probe(told), last.strip() == self._job.name)
 
     def _wait_for_others(self) -> None:
         """One job at a time in a container: two of them would fight for apt's lock or the services."""
-        while other := self._command(_other_jobs(self._job)).decode("utf-8", "replace").split():
+        while other := self._command("others").decode("utf-8", "replace").split():
             self._check_deadline()
             self._sign(f"waiting for another job in the container to end: {other[0]}")
             time.sleep(0.5)
 
     def _upload(self) -> None:
         for large in self._job.large_files:
-            if self._command(_has_large(large)).strip() == b"yes":
+            if self._command("has_large", large.sha256).strip() == b"yes":
                 continue
             size = large.local.stat().st_size
             self._say(f"uploading {large.local.name} ({size / 1e6:.0f} MB)")
 
             def send(connection: Connection, large: LargeFile = large) -> None:
+                put = _in_guest("put_large", large.sha256, f"{large.mode:o}")
                 with large.local.open("rb") as stream:
-                    result = connection.run(_put_large(large), stdin=stream, timeout_s=max(60.0, self._remaining()))
+                    result = connection.run(put, stdin=stream, timeout_s=max(60.0, self._remaining()))
                 if result.status != 0:
                     raise ProvisioningError(f"{self._job.phase}: uploading {large.local} failed: {result.words}")
 
             self._persist(send)
-        self._command(_unpack(self._job), stdin=pack((*self._job.files, _FINISH)), timeout_s=120.0)
-        self._command(_put_secrets(self._job), stdin=json.dumps(dict(self._job.secrets)).encode())
+        finish = PayloadFile("finish", _script("finish.sh").encode(), 0o700)
+        self._command("unpack", stdin=pack((*self._job.files, finish)), timeout_s=120.0)
+        self._command("put_secrets", stdin=json.dumps(dict(self._job.secrets)).encode())
 
     def _start(self) -> bool:
         """True when it is running or done, also when the answer to our request got lost."""
 
         def action(connection: Connection) -> str:
-            result = connection.run(_start(self._job, self._remaining()), timeout_s=30.0)
+            limit = f"{self._remaining() + JOB_GRACE_S:.0f}"
+            result = connection.run(_in_guest("start", limit, job=self._job.name), timeout_s=30.0)
             return "" if result.status == 0 else result.words
 
         words: str = self._persist(action)
@@ -332,7 +337,7 @@ class _Run:
         # A request to start that outlived its connection may still be on its way: gone is who stays gone.
         gone_since: float | None = None
         while True:
-            answer = self._command(_follow(self._job, self._offset), timeout_s=SILENCE_S)
+            answer = self._command("follow", self._offset, _LOG_CHUNK, timeout_s=SILENCE_S)
             head, _, chunk = answer.partition(b"\n")
             state, ended = parse_probe(head.decode("utf-8", "replace"))
             self._take(chunk)
@@ -386,7 +391,7 @@ class _Run:
     def _conclude(self, ended: _Ended, picked_up: bool) -> JobResult:
         tail = "\n".join(self._tail)
         if not ended.ok:
-            self._command(_discard(self._job))
+            self._command("discard")
             shown = "\n".join(f"  {line}" for line in self._tail) or "  (it printed nothing)"
             full = f"\n{full_disks(self._persist(_ask_disks))}" if self._no_room else ""
             raise PhaseFailed(
@@ -394,14 +399,14 @@ class _Run:
                 phase=self._job.phase,
                 log_tail=tail,
             )
-        raw = self._command(_result(self._job))
+        raw = self._command("result", RESULT_LIMIT)
         if len(raw) > RESULT_LIMIT:
             raise ProvisioningError(
                 f"{self._job.phase}: its result is larger than {RESULT_LIMIT >> 20} MB, which no result of ours is.\n"
                 f"Look at it in the container: {self._job.directory}/result.json"
             )
         outputs = visible_value(json.loads(raw))
-        self._command(_discard(self._job))
+        self._command("discard")
         return JobResult(outputs, picked_up)
 
     # -- small things ----------------------------------------------------------------------------------------------
@@ -465,130 +470,18 @@ def parse_probe(text: str) -> tuple[State, _Ended | None]:
     return "absent", None
 
 
-# -- what runs in the container: POSIX sh, because a minimal container has nothing else yet ---------------------------
-
-# systemd runs this after the script, however it ended, with SERVICE_RESULT, EXIT_CODE and EXIT_STATUS set.
-_FINISH = PayloadFile(
-    "finish",
-    b"""#!/bin/sh
-rm -f "$HP_SECRETS"
-printf '%s %s %s\\n' "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" >"$HP_END.part"
-mv "$HP_END.part" "$HP_END"
-""",
-    0o700,
-)
+# -- what runs in the container: scripts/job.sh -----------------------------------------------------------------------
 
 
-def _state_function(job: Job) -> str:
-    # The unit is asked before the exit file: it writes the file before it leaves the active states.
-    return (
-        f"d={shlex.quote(job.directory)}; e={shlex.quote(job.end)}; l={shlex.quote(job.log)}; "
-        f"state() {{ a=$(systemctl show -p ActiveState --value {shlex.quote(job.unit)}) || exit 1; "
-        'case "$a" in active|activating|deactivating|reloading) echo running;; '
-        '*) if [ -f "$e" ]; then echo "finished $(cat "$e")"; elif [ -d "$d" ]; then echo lost; '
-        "else echo absent; fi;; "
-        "esac; }; "
-    )
+@cache
+def _script(name: str) -> str:
+    return (files("provisioning") / "scripts" / name).read_text(encoding="utf-8")
 
 
-def _probe(job: Job) -> str:
-    return f"{_state_function(job)}state; cat {_last_started()} 2>/dev/null || true"
-
-
-def _last_started() -> str:
-    """The file with the name of the job that was started last. In memory: a reboot ends every job."""
-    return f"{RUN_DIR}/last-started"
-
-
-def _other_jobs(job: Job) -> str:
-    return (
-        f"systemctl list-units --plain --no-legend --state=active,activating,deactivating '{UNIT_PREFIX}*' "
-        f"| awk '$1 != \"{job.unit}\" {{print $1}}'"
-    )
-
-
-# Docker's layers and the kernel's own file systems have no room of their own.
-_DISKS = (
-    "df --local --block-size=1M --output=avail,size,iavail,itotal,target -x tmpfs -x devtmpfs -x overlay -x fuse.lxcfs "
-    "| tail -n +2"
-)
+def _in_guest(verb: str, *arguments: object, job: str = "") -> str:
+    """The command that carries out a verb of scripts/job.sh."""
+    return shlex.join(["sh", "-c", _script("job.sh"), "job.sh", STATE_DIR, RUN_DIR, job, verb, *map(str, arguments)])
 
 
 def _ask_disks(connection: Connection) -> str:
-    return connection.run(_DISKS, timeout_s=30.0).stdout.decode("utf-8", "replace")
-
-
-def _discard(job: Job) -> str:
-    return f"rm -rf -- {shlex.join((job.directory, job.secrets_file, job.log, job.end))}"
-
-
-def _result(job: Job) -> str:
-    # One byte more than is allowed tells that there is more.
-    path = shlex.quote(f"{job.directory}/result.json")
-    return f"if [ -f {path} ]; then head -c {RESULT_LIMIT + 1} {path}; else echo '{{}}'; fi"
-
-
-def _has_large(large: LargeFile) -> str:
-    return f"[ -f {store_path(large.sha256)} ] && echo yes || echo no"
-
-
-def _put_large(large: LargeFile) -> str:
-    path = store_path(large.sha256)
-    return (
-        f'set -e; umask 022; mkdir -p {STATE_DIR}/store; t={path}.part.$$; trap \'rm -f "$t"\' EXIT; cat >"$t"; '
-        f'echo \'{large.sha256}  \'"$t" | sha256sum --check --quiet --strict; chmod {large.mode:o} "$t"; mv "$t" {path}'
-    )
-
-
-def _unpack(job: Job) -> str:
-    directory = shlex.quote(job.directory)
-    return (
-        f"set -e; umask 077; mkdir -p {RUN_DIR} {STATE_DIR}/jobs; chmod 755 {STATE_DIR}; "
-        # What nobody has come for within a day: no job may run so long.
-        f"find {STATE_DIR}/jobs {RUN_DIR} -mindepth 1 -maxdepth 1 -mmin +1440 -exec rm -rf {{}} +; "
-        f"rm -rf {directory}.part {directory}; "
-        f"mkdir {directory}.part; tar -x -f - -C {directory}.part; rm -f {shlex.quote(job.end)}; "
-        f": >{shlex.quote(job.log)}; mv {directory}.part {directory}"
-    )
-
-
-def _put_secrets(job: Job) -> str:
-    path = shlex.quote(job.secrets_file)
-    return f"set -e; umask 077; mkdir -p {RUN_DIR}; cat >{path}.part; mv {path}.part {path}"
-
-
-def _start(job: Job, limit_s: float) -> str:
-    properties = {
-        "Type": "exec",
-        "WorkingDirectory": job.directory,
-        "StandardInput": "null",
-        "StandardOutput": f"append:{job.log}",
-        "StandardError": f"append:{job.log}",
-        # A job whose controller has gone for good ends by itself.
-        "RuntimeMaxSec": f"{limit_s + JOB_GRACE_S:.0f}s",
-        "ExecStopPost": f"{job.directory}/finish",
-        # Proxy and CA settings of the machine: sshd's sessions have them through PAM, units do not (facts containers).
-        "EnvironmentFile": "-/etc/environment",
-    }
-    options = [f"--property={key}={value}" for key, value in properties.items()]
-    variables = {"HP_JOB": job.directory, "HP_SECRETS": job.secrets_file, "HP_END": job.end, "HOME": "/root"}
-    environment = [f"--setenv={key}={value}" for key, value in variables.items()]
-    unit = [
-        *("systemd-run", "--quiet", "--collect", f"--unit={job.unit}"),
-        *options,
-        *environment,
-        f"{job.directory}/main",
-    ]
-    # The mark makes the request repeatable even when the job has ended, and its unit is gone, before we ask again.
-    mark = shlex.quote(f"{job.directory}/started")
-    started = f": >{mark}; printf %s {shlex.quote(job.name)} >{_last_started()}; {shlex.join(unit)}"
-    return f"[ -e {mark} ] || {{ {started} || {{ rm -f {mark}; exit 1; }}; }}"
-
-
-def _follow(job: Job, offset: int) -> str:
-    # Waits in the container for news, up to two seconds: lines arrive at once and an idle job costs little.
-    return (
-        _state_function(job) + f'o={offset}; i=0; while [ "$i" -lt 20 ] && [ ! -e "$e" ] && [ -e "$l" ] && '
-        '[ "$(stat -c %s "$l")" -le "$o" ]; do sleep 0.1; i=$((i+1)); done; '
-        f'state; tail -c +$((o+1)) "$l" 2>/dev/null | head -c {_LOG_CHUNK}'
-    )
+    return connection.run(_in_guest("disks"), timeout_s=30.0).stdout.decode("utf-8", "replace")
