@@ -16,6 +16,7 @@ from components.explanation import changed
 from components.host_settings import host_mounts_of
 from components.phase import Phase, PhaseName
 from provisioning.guest.backend import ENGINE
+from provisioning.guest.common import GATEWAY
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.models import (
     AgentInputs,
@@ -57,7 +58,7 @@ def asks_state(ask: str, expected: str, start: str) -> str:
 
 
 STATE_OF_SERVICE = asks_state(
-    "systemctl is-active hermes-gateway.service",
+    f"systemctl is-active {GATEWAY}",
     "active",
     "scripts/agent ssh systemctl start hermes-gateway",
 )

@@ -15,13 +15,12 @@ from typing import Any
 import yaml
 
 from provisioning.guest.backend import PODMAN_NETWORK
+from provisioning.guest.common import IDENTITY_LABEL, STOP_S
 from provisioning.guest.inputs import Container, Port
-from provisioning.guest.supervise import STOP_S
 from provisioning.guest.walls import DATA_MOUNT
 from provisioning.models import ConfigureInputs, ContainerInputs
 
 PROJECT = "hermes"
-IDENTITY_LABEL = "hermes-stack.identity"
 DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")
 PATH = ":".join(
     (

@@ -40,10 +40,11 @@ from provisioning.errors import (
     ProvisioningError,
     SshUnreachable,
 )
+from provisioning.guest.common import STATE
 from provisioning.ssh import Connection, OnLine
 from provisioning.terminal import Lines, one_line, visible_value
 
-STATE_DIR = "/var/lib/hermes-provision"
+STATE_DIR = str(STATE)
 # tmpfs: secrets never reach a disk or a backup, and a full disk takes away neither a job's words nor its end.
 RUN_DIR = "/run/hermes-provision"
 SIGN_OF_LIFE_S = 4.0

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from provisioning.compose import compose_file, container_parameters, identity, service
 from provisioning.guest import inputs as guest
-from provisioning.guest.common import CONTAINER
+from provisioning.guest.common import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, LIBRARY, STOP_S
 from provisioning.guest.inputs import ApiServer, Configure, Container, Document, Engine, Facts, Probe, as_json, of
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.guest.services import wanted_state
@@ -49,11 +49,7 @@ AUTH_FILE = "auth.json"
 USERS_GROUP = "hermes-users"
 """Who may use the agent's command line beside root, where sudo is installed."""
 
-LIBRARY_PATH = "/usr/local/lib/hermes-stack"
-VERIFY_PATH = f"{LIBRARY_PATH}/verify.py"
-BACKUPS_PATH = f"{LIBRARY_PATH}/backups"
-GATEWAY_UNIT = "hermes-gateway.service"
-DASHBOARD_UNIT = "hermes-dashboard.service"
+BACKUPS_PATH = f"{LIBRARY}/backups"
 
 # ripgrep and git: the agent's file and repository tools; python3: its interpreter, and that of our own later phases.
 BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
@@ -200,7 +196,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         declared[READ_AT_START] = {CONTAINER: _sha256([identity(definition), config, _shown_environment(inputs)])[:12]}
     else:
         context = unit_context(inputs)
-        units = {name: _render(f"{name}.j2", context) for name in (GATEWAY_UNIT, DASHBOARD_UNIT)}
+        units = {name: _render(f"{name}.j2", context) for name in (GATEWAY, DASHBOARD)}
         more += [PayloadFile(f"units/{name}", text.encode()) for name, text in units.items()]
         declared[READ_AT_START] = _read_at_start(inputs, units)
     given = Configure(
@@ -275,6 +271,8 @@ def unit_context(inputs: ConfigureInputs) -> dict[str, Any]:
         "arguments": "".join(f" {systemd_quote(argument)}" for argument in inputs.service.args),
         "dashboard": inputs.dashboard,
         "ca_digest": inputs.ca_digest,
+        "stop_s": STOP_S,
+        "dashboard_stop_s": DASHBOARD_STOP_S,
     }
 
 
@@ -362,9 +360,9 @@ def _read_at_start(inputs: ConfigureInputs, units: Mapping[str, str]) -> dict[st
 
     The guest restarts a service besides where it does not run, or where auth.json was missing.
     """
-    gateway, dashboard = (f"{text}\n{inputs.agent_directory}" for text in (units[GATEWAY_UNIT], units[DASHBOARD_UNIT]))
+    gateway, dashboard = (f"{text}\n{inputs.agent_directory}" for text in (units[GATEWAY], units[DASHBOARD]))
     words = wanted_state(gateway, dashboard, managed_config(inputs), _shown_environment(inputs))
-    return {unit: word[:12] for unit, word in words.items() if unit != DASHBOARD_UNIT or inputs.dashboard.enabled}
+    return {unit: word[:12] for unit, word in words.items() if unit != DASHBOARD or inputs.dashboard.enabled}
 
 
 def _shown_environment(inputs: ConfigureInputs) -> dict[str, str]:

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 
 from provisioning.errors import ProvisioningError
+from provisioning.guest.common import LIBRARY
 from provisioning.guest.inputs import Probe
-from provisioning.phases import VERIFY_PATH
 from provisioning.ssh import SshTarget, connect
 from provisioning.terminal import visible
 
@@ -29,7 +29,7 @@ def ask(target: SshTarget, prompt: str, *, timeout_s: float = PROMPT_SECONDS) ->
     connection = connect(target)
     try:
         done = connection.run(
-            f"/usr/bin/python3 -I {VERIFY_PATH}",
+            f"/usr/bin/python3 -I {LIBRARY}/verify.py",
             stdin=json.dumps({"only": "prompt", **asdict(asked)}).encode(),
             timeout_s=START_SECONDS + timeout_s + 30,
         )

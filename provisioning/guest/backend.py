@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import install_file
+from provisioning.guest.common import LIBRARY, install_file
 
-ENGINE = "/usr/local/lib/hermes-stack/engine"
+ENGINE = f"{LIBRARY}/engine"
 """Calls the engine that is in use, or compose, with what follows: for who does not know which one that is."""
 PLUGIN = Path("/usr/local/lib/docker/cli-plugins/docker-compose")
 PODMAN_SOCKET = "unix:///run/podman/podman.sock"

@@ -21,10 +21,15 @@ from typing import Any
 from provisioning.guest.words import command as to_paste
 from provisioning.guest.words import told
 
-# What stays in the guest: programs, and what they have to know of the agent.
+# ---- names that the host and the programs in the guest share ---------------------------------------------------------
+
 LIBRARY = Path("/usr/local/lib/hermes-stack")
+"""What stays in the guest: programs, and what they have to know of the agent."""
+STATE = Path("/var/lib/hermes-provision")
+"""Root's own: jobs, tools that were brought, and what the phases note down for each other."""
 FACTS = LIBRARY / "agent.json"
 MANAGED = Path("/etc/hermes")
+MANAGED_ENV = MANAGED / ".env"
 CURRENT = Path("/opt/hermes/current")
 """The link to the build that runs."""
 IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
@@ -33,7 +38,7 @@ IMAGE_CURRENT = Path("/etc/hermes-stack/current.json")
 """The image that runs, with its version and engine; there in Docker mode only."""
 CONTAINER_RECORD = Path("/etc/hermes-stack/container.json")
 """What the container is given, for the service that starts it; there in Docker mode only."""
-UPDATE_COPIES = Path("/var/lib/hermes-provision/update")
+UPDATE_COPIES = STATE / "update"
 """There while the configure phase switches versions, and after that was ended in the middle."""
 KEPT_FOLDER = ".hermes-stack"
 """On the volume, so that it outlives the container: backups, notes, what clients and browsers hold against us."""
@@ -42,6 +47,11 @@ DASHBOARD = "hermes-dashboard.service"
 CONTAINER = "hermes"
 CONTAINER_UNIT = "hermes-container.service"
 """What starts the container, and what it is started by alone."""
+IDENTITY_LABEL = "hermes-stack.identity"
+"""Of the container: the hash over its service."""
+STOP_S = 90
+"""Seconds that the gateway has to end, as a unit or as a container (facts hermes 3, issue 31981)."""
+DASHBOARD_STOP_S = 30
 OUTPUT_LIMIT = 64 << 20
 """Bytes that are taken of what a program prints: it may be the agent's, and endless."""
 _CHUNK = 64 * 1024

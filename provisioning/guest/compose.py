@@ -23,7 +23,9 @@ from provisioning.guest.common import (
     CONTAINER_UNIT,
     FACTS,
     GATEWAY,
+    IDENTITY_LABEL,
     IMAGE_RECORD,
+    STOP_S,
     Refusal,
     answer_in,
     as_user,
@@ -37,13 +39,12 @@ from provisioning.guest.inputs import Configure, Container, ContainerRecord, Fac
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader
 from provisioning.guest.services import STARTED, UNITS, is_active, refuse_taken_port, units_present
-from provisioning.guest.supervise import STOP_S, prepare, unit_text
+from provisioning.guest.supervise import prepare, unit_text
 from provisioning.guest.walls import DATA_MOUNT, refuse_unsafe, sources_of, unbind_state
 from provisioning.guest.words import told
 
 FOLDER = IMAGE_RECORD.parent
 FILE = FOLDER / "compose.yaml"
-IDENTITY_LABEL = "hermes-stack.identity"
 
 
 def installation() -> Installed:

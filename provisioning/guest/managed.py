@@ -19,6 +19,7 @@ from typing import Any
 from provisioning.guest.common import (
     KEPT_FOLDER,
     MANAGED,
+    STATE,
     Refusal,
     answer_in,
     as_user,
@@ -29,7 +30,7 @@ from provisioning.guest.common import (
 from provisioning.guest.words import command, names, said
 from provisioning.guest.words import name as shown
 
-UNKNOWN = Path("/var/lib/hermes-provision/unknown-keys.json")
+UNKNOWN = STATE / "unknown-keys.json"
 # On the volume, so that they outlive the container: what clients and browsers hold against us.
 
 

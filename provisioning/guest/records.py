@@ -18,10 +18,10 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from provisioning.guest.common import Refusal
+from provisioning.guest.common import KEPT_FOLDER, STATE, Refusal
 
-HERE = Path("/var/lib/hermes-provision/backups.json")
-ON_VOLUME = ".hermes-stack-backups.json"
+HERE = STATE / "backups.json"
+ON_VOLUME = f"{KEPT_FOLDER}-backups.json"
 OWNER = 0
 LIMIT = 1 << 20
 NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9][A-Za-z0-9.+_-]{0,100}\Z")

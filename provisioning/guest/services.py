@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guest import layout
-from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, install_file, read_json, run
+from provisioning.guest.common import DASHBOARD, GATEWAY, STATE, Refusal, as_user, install_file, read_json, run
 from provisioning.guest.words import quote, told
 
 UNITS = Path("/etc/systemd/system")
-STARTED = Path("/var/lib/hermes-provision/started.json")
+STARTED = STATE / "started.json"
 NO_HOLDER = "No process is shown for it: the address may not be one of this container."
 PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 """Only the dashboard's web server reads it: the gateway's does not."""

@@ -12,11 +12,11 @@ from provisioning.guest.common import (
     CONTAINER_UNIT,
     CURRENT,
     FACTS,
+    IDENTITY_LABEL,
     IMAGE_CURRENT,
     Refusal,
     execute,
 )
-from provisioning.guest.compose import IDENTITY_LABEL
 from provisioning.guest.inputs import Facts, Installed, record
 from provisioning.guest.services import units_present
 from provisioning.guest.verify import container

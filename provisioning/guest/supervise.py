@@ -16,14 +16,12 @@ import sys
 from pathlib import Path
 
 from provisioning.guest.backend import BACKENDS, Backend
-from provisioning.guest.common import CONTAINER, CONTAINER_RECORD, LIBRARY, Refusal, execute, run
+from provisioning.guest.common import CONTAINER, CONTAINER_RECORD, LIBRARY, STOP_S, Refusal, execute, run
 from provisioning.guest.inputs import ContainerRecord, record
 from provisioning.guest.walls import bind_state, refuse_unsafe, sources_of
 from provisioning.guest.words import told
 
 PROGRAM = LIBRARY / "supervise"
-STOP_S = 90
-"""More than a gateway may take to drain (facts hermes 3, issue 31981)."""
 MEMORY = Path("/proc/meminfo")
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 REFUSED = 78

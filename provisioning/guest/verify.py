@@ -35,6 +35,7 @@ from provisioning.guest.common import (
     FACTS,
     GATEWAY,
     IMAGE_CURRENT,
+    MANAGED_ENV,
     OUTPUT_LIMIT,
     Refusal,
     answer_in,
@@ -48,7 +49,6 @@ from provisioning.guest.records import ON_VOLUME
 from provisioning.guest.services import refuse_user_units
 from provisioning.guest.words import BAR, command, lines_of, name, said, told
 
-MANAGED_ENV = Path("/etc/hermes/.env")
 RUNUSER = "/usr/sbin/runuser"
 SSHD = "/usr/sbin/sshd"
 ETC = Path("/etc")

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from provisioning.errors import PhaseFailed, PhaseLost, ProvisioningError
 from provisioning.guest.backend import ENGINE
+from provisioning.guest.common import LIBRARY
 from provisioning.guest.managed import scrypt_hash
 from provisioning.phases import render_backups, run_phase
 from provisioning.ssh import Card, HostKey, SshTarget, connect
@@ -37,7 +38,7 @@ BACKUP_SECONDS = 1800.0
 STACK_TYPE = "pulumi:pulumi:Stack"
 ACCESS_TYPE = "pulumi-python:dynamic/guest:Access"
 ACCESS_OUTPUTS = {"address": "address", "sshHostKey": "host_key", "sshKeyFile": "private_key_file"}
-STATUS = "/usr/bin/python3 -IB /usr/local/lib/hermes-stack/status.py"
+STATUS = f"/usr/bin/python3 -IB {LIBRARY}/status.py"
 IN_DOCKER = "docker"
 
 

@@ -16,7 +16,7 @@ from components.agent import configure_inputs, warnings_of
 from components.phase import inputs_as_json
 from components.program import parts_in_clear
 from provisioning.guest import common
-from provisioning.guest.supervise import STOP_S
+from provisioning.guest.common import STOP_S
 from provisioning.models import LONGEST_DRAIN, ConfigureInputs
 from provisioning.phases import managed_config, render_configure
 from settings.agent.declaration import DeclarationSettings

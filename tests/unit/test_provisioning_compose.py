@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
-from provisioning.compose import IDENTITY_LABEL, compose_file, container_parameters, identity, reach, service
+from provisioning.compose import compose_file, container_parameters, identity, reach, service
+from provisioning.guest.common import IDENTITY_LABEL
 from provisioning.guest.inputs import Port
 from provisioning.models import (
     ApiServer,

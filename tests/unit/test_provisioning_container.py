@@ -14,7 +14,7 @@ import pytest
 
 from provisioning.guest import compose, services
 from provisioning.guest.backend import BACKENDS
-from provisioning.guest.common import CONTAINER_UNIT, GATEWAY, Refusal
+from provisioning.guest.common import CONTAINER_UNIT, GATEWAY, IDENTITY_LABEL, Refusal
 from provisioning.guest.inputs import ApiServer, Configure, Container, Dashboard, Facts, Port, Probe, as_json
 from provisioning.guest.walls import Account, Sources
 
@@ -78,7 +78,7 @@ class Engines:
 
     def has(self, backend: str, identity: str, *, running: bool = True) -> None:
         self.containers[backend] = {
-            "Config": {"Labels": {compose.IDENTITY_LABEL: identity}},
+            "Config": {"Labels": {IDENTITY_LABEL: identity}},
             "State": {"Running": running},
         }
 
@@ -149,7 +149,7 @@ class Engines:
             assert not self.waiting, "systemd starts what is made here before its time"
             assert self.done[-2] == "mount the state", "the engine looks for its mounts when it makes a container"
             assert {"--no-start", "--force-recreate", "never", "--no-build"} <= set(command)
-            found = re.search(f"{compose.IDENTITY_LABEL}: (.+)", compose.FILE.read_text())
+            found = re.search(f"{IDENTITY_LABEL}: (.+)", compose.FILE.read_text())
             assert found is not None
             self.has(backend.name, found[1], running=False)
         return ""
@@ -180,7 +180,7 @@ class Engines:
             user_config={},
             unfinished_update=None,
         )
-        text = f"  {compose.IDENTITY_LABEL}: {identity}\n"
+        text = f"  {IDENTITY_LABEL}: {identity}\n"
         return str(compose.start(inputs, container, text, dict(env or {}))["container"])
 
 
@@ -279,7 +279,7 @@ def test_a_gateway_that_somebody_else_has_started_is_told_and_no_second_one_is(e
 @pytest.mark.parametrize(("present", "verbs"), [(OLD, ["start"]), (NEW, ["up", "start"]), (None, ["up", "start"])])
 def test_going_back_starts_what_the_file_describes(present: str | None, verbs: list[str], engines: Engines) -> None:
     """The one that is there, where it is that one; else an update has put another in its place."""
-    compose.FILE.write_text(f"      {compose.IDENTITY_LABEL}: {OLD}\n")
+    compose.FILE.write_text(f"      {IDENTITY_LABEL}: {OLD}\n")
     engines.record.write_text('{"backend": "docker"}')
     engines.has("podman", NEW)
     if present is not None:
@@ -290,7 +290,7 @@ def test_going_back_starts_what_the_file_describes(present: str | None, verbs: l
         what for what in engines.done if what in ("docker up", "docker start")
     ]
     assert engines.gateways() == ["docker"]
-    assert engines.containers["docker"]["Config"]["Labels"][compose.IDENTITY_LABEL] == OLD
+    assert engines.containers["docker"]["Config"]["Labels"][IDENTITY_LABEL] == OLD
 
 
 OLDER = f"""# Written by the stack; changes by hand are overwritten.
@@ -312,7 +312,7 @@ services:
       source: '/data'
       target: /data
     labels:
-      {compose.IDENTITY_LABEL}: {OLD}
+      {IDENTITY_LABEL}: {OLD}
 """
 """As the program before there was the unit has written it."""
 

@@ -328,7 +328,7 @@ def test_files_of_others_in_the_home_are_listed(agent: Agent, monkeypatch: pytes
 
 
 def test_a_missing_key_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    verify.MANAGED_ENV.write_text("OTHER='x'\n")
+    (tmp_path / ".env").write_text("OTHER='x'\n")
     status, _, err = outcome(agent, monkeypatch)
     assert status == 1
     assert "holds no API_SERVER_KEY" in err
