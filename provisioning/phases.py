@@ -22,7 +22,8 @@ from pydantic import SecretStr
 from provisioning.compose import compose_file, container_parameters, identity, service
 from provisioning.guest import inputs as guest
 from provisioning.guest.common import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, LIBRARY, STOP_S
-from provisioning.guest.inputs import ApiServer, Configure, Container, Document, Engine, Facts, Probe, as_json, of
+from provisioning.guest.home import Document
+from provisioning.guest.inputs import ApiServer, Configure, Container, Engine, Facts, Probe, as_json, of
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,15 @@ from provisioning.guest.words import told
 AUTH_FILE = "auth.json"
 # Of Docker mode's guest, which has no agent outside of the container.
 SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """What has to be of the user's config.yaml, as `home.Inputs` has it."""
+
+    schema: int | None
+    migration: home_program.Migration | None
+    config: dict[str, Any]
 
 
 def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
@@ -91,11 +100,11 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     schema, before = installed.config_version, schema_before(subject, installed)
     migration = migration_of(user, facts.hermes_home, reader, gid=inputs.gid, schema=schema, before=before)
     # The image of Docker mode brings a config.yaml for a new home, with more in it.
-    user_file = {
-        "schema": schema if inputs.container is None else None,
-        "migration": migration,
-        "config": user_keys(inputs.user_config, installed.version),
-    }
+    user_file = UserFile(
+        schema=schema if inputs.container is None else None,
+        migration=migration,
+        config=user_keys(inputs.user_config, installed.version),
+    )
     with switching(subject, directory, installed.version, backend) as trial:
         read_at_start = put_in_place(inputs, hidden, python, env, user_file=user_file)
         if inputs.container is not None:
@@ -113,12 +122,9 @@ def put_in_place(
     python: str,
     env: dict[str, str],
     *,
-    user_file: dict[str, Any],
+    user_file: UserFile,
 ) -> dict[str, str]:
-    """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start.
-
-    `user_file`: schema, migration and config of the user's config.yaml, as home.py takes them.
-    """
+    """Write the managed scope, and what is declared in the home. Answers, beside `env`, what is read at a start."""
     install_facts(inputs)
     write_managed(inputs.gid, inputs.config, env)
     in_home = put_home(inputs, hidden, python, user_file)
@@ -194,20 +200,22 @@ def schema_before(subject: Subject, installed: Installed) -> int:
     return (known.config_version if known else 0) or release_of(str(was)).config_schema
 
 
-def put_home(inputs: Configure, hidden: dict[str, str], python: str, user_file: dict[str, Any]) -> dict[str, Any]:
+def put_home(inputs: Configure, hidden: dict[str, str], python: str, user_file: UserFile) -> dict[str, Any]:
     """Documents, auth.json and the user's config.yaml: by a program that runs as the agent's user."""
     facts = inputs.facts
-    wish = {
-        "home": facts.home,
-        "hermes": facts.hermes_home,
-        "working": facts.working_directory,
-        "documents": [asdict(document) for document in inputs.documents],
-        "auth": {"text": hidden.get(AUTH_FILE), "overwrite": inputs.overwrite_auth_file},
-        **user_file,
-    }
+    wanted = home_program.Inputs(
+        home=facts.home,
+        hermes=facts.hermes_home,
+        working=facts.working_directory,
+        documents=inputs.documents,
+        auth=home_program.Auth(hidden.get(AUTH_FILE), inputs.overwrite_auth_file),
+        schema=user_file.schema,
+        migration=user_file.migration,
+        config=user_file.config,
+    )
     program = Path(home_program.__file__).read_text(encoding="utf-8")
     what = "writing to the home"
-    said = as_user(facts.user, python, "-IB", "-c", program, stdin=json.dumps(wish), told_as=what)
+    said = as_user(facts.user, python, "-IB", "-c", program, stdin=json.dumps(asdict(wanted)), told_as=what)
     done = answer_in(said, what)
     lines = done.get("lines") if isinstance(done, dict) else None
     if not isinstance(lines, list) or not isinstance(done.get("auth"), str):

@@ -19,6 +19,7 @@ import re
 import stat
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,64 @@ LARGEST = 64 << 20
 SEED = re.compile(rb"_config_version: \d+\n")
 
 
-class Home:
-    """The folders, what an earlier run wrote there, and the lines to tell.
+@dataclass(frozen=True)
+class Document:
+    """A text for the home. `place`: hermes or working; `path`: below it.
 
-    ``inputs``: home, hermes and working as absolute paths; documents, auth, migration, schema and config as the
-    functions below say.
+    With `ours` the text is put back whatever has become of it; without, it is put there when it is new or missing, and
+    what the agent has added to it since stays.
     """
 
-    def __init__(self, inputs: dict[str, Any]) -> None:
+    place: str
+    path: str
+    text: str
+    ours: bool
+
+
+@dataclass(frozen=True)
+class Auth:
+    """auth.json: seeded where there is none, because the agent renews its tokens in that file.
+
+    `text`: None: nothing is declared. With `overwrite` it is replaced, once for each content: or the next run would put
+    tokens back that are long used up.
+    """
+
+    text: str | None
+    overwrite: bool
+
+
+@dataclass(frozen=True)
+class Migration:
+    """The user's config.yaml in another schema: `text`, made `of` the one with that SHA-256."""
+
+    of: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """`home`, `hermes`, `working`: absolute paths. `config`: top-level keys that have to be in the user's config.yaml.
+
+    `schema`: the number that the installed agent gives to its config.yaml; None: the file is not our business.
+    """
+
+    home: str
+    hermes: str
+    working: str
+    documents: tuple[Document, ...]
+    auth: Auth
+    schema: int | None
+    migration: Migration | None
+    config: dict[str, Any]
+
+
+class Home:
+    """The folders, what an earlier run wrote there, and the lines to tell."""
+
+    def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
-        self.stack = Path(inputs["home"], STACK_FOLDER)
-        self.places = {"hermes": Path(inputs["hermes"]), "working": Path(inputs["working"])}
+        self.stack = Path(inputs.home, STACK_FOLDER)
+        self.places = {"hermes": Path(inputs.hermes), "working": Path(inputs.working)}
         self.lines: list[str] = []
         self.written: dict[str, Any] = self._remembered()
 
@@ -109,25 +157,21 @@ def write(path: Path, content: bytes) -> None:
 
 
 def put_documents(home: Home) -> None:
-    """Each of ``documents`` has place (hermes or working), path, text, and ours.
-
-    With ``ours`` the text is put back whatever has become of it; without, it is put there when it is new or missing,
-    and what the agent has added to it since stays.
-    """
+    """Put each document in its place, and take away what is no longer declared."""
     before, after = home.written["documents"], {}
-    for document in home.inputs["documents"]:
-        key, path = f"{document['place']}:{document['path']}", home.places[document["place"]] / document["path"]
-        text = document["text"].encode()
+    for document in home.inputs.documents:
+        key, path = f"{document.place}:{document.path}", home.places[document.place] / document.path
+        text = document.text.encode()
         present, after[key] = read(path), digest(text)
         if present == text:
             continue
-        if present is not None and not document["ours"] and before.get(key) == after[key]:
-            home.lines.append(f"{document['path']}: declared as before, what the agent has made of it stays")
+        if present is not None and not document.ours and before.get(key) == after[key]:
+            home.lines.append(f"{document.path}: declared as before, what the agent has made of it stays")
             continue
         if present is not None and digest(present) != before.get(key):
-            home.keep(document["path"], present)
+            home.keep(document.path, present)
         write(path, text)
-        home.lines.append(f"{document['path']}: written to {path}")
+        home.lines.append(f"{document.path}: written to {path}")
     for key in sorted(before.keys() - after.keys()):
         _give_up(home, key, before[key])
     home.written["documents"] = after
@@ -149,18 +193,14 @@ def _give_up(home: Home, key: str, ours: str) -> None:
 
 
 def put_auth(home: Home) -> None:
-    """``auth``: text (None: nothing is declared) and overwrite.
-
-    Seeded where there is none, because the agent renews its tokens in that file. With ``overwrite`` it is replaced,
-    once for each content: or the next run would put tokens back that are long used up.
-    """
-    auth, path = home.inputs["auth"], home.places["hermes"] / "auth.json"
-    if auth["text"] is None:
+    """Seed or replace auth.json, as `Auth` says."""
+    auth, path = home.inputs.auth, home.places["hermes"] / "auth.json"
+    if auth.text is None:
         home.written["auth"] = {}
         return
-    text, before = auth["text"].encode(), home.written["auth"]
+    text, before = auth.text.encode(), home.written["auth"]
     present, mine = read(path), digest(text)
-    forced = auth["overwrite"] and not (before.get("forced") and before.get("declared") == mine)
+    forced = auth.overwrite and not (before.get("forced") and before.get("declared") == mine)
     if present is None or (forced and present != text):
         if present is not None:
             home.keep("auth.json", present)
@@ -171,17 +211,17 @@ def put_auth(home: Home) -> None:
         home.written["auth"] = {key: before[key] for key in ("written",) if key in before}
         if present != text:
             home.lines.append("auth.json: there already, left as it is")
-    home.written["auth"] |= {"declared": mine, "forced": auth["overwrite"]}
+    home.written["auth"] |= {"declared": mine, "forced": auth.overwrite}
 
 
 def seed_config(home: Home) -> None:
-    """``schema``: the number that the installed agent gives to its config.yaml; None: the file is not our business.
+    """Begin a config.yaml where there is none.
 
     Parts of the agent (gateway/config.py, hermes_time.py, cron/jobs.py; of 0.20.3 hermes_logging.py, too) lay what is
     pinned over the home's config.yaml, and over nothing where that is missing or holds no key. So one without a key
     gets the schema alone, behind whatever comments are in it; one with anything else in it is the user's.
     """
-    schema, path = home.inputs["schema"], home.places["hermes"] / "config.yaml"
+    schema, path = home.inputs.schema, home.places["hermes"] / "config.yaml"
     if schema is None:
         return
     present, seed = read(path) or b"", f"_config_version: {schema}\n".encode()
@@ -197,22 +237,22 @@ def seed_config(home: Home) -> None:
 
 
 def put_migrated(home: Home) -> None:
-    """``migration``: of (the SHA-256 of the user's config.yaml that it was made for) and text; None: nothing is due."""
-    migration, path = home.inputs["migration"], home.places["hermes"] / "config.yaml"
+    """Write the migrated config.yaml, if that which it was made of is still there."""
+    migration, path = home.inputs.migration, home.places["hermes"] / "config.yaml"
     if migration is None:
         return
     present = read(path)
-    if present is None or digest(present) != migration["of"]:
+    if present is None or digest(present) != migration.of:
         home.lines.append("config.yaml: changed a moment ago and left as it is; the next run migrates it")
         return
     home.keep("config.yaml", present)
-    write(path, migration["text"].encode())
+    write(path, migration.text.encode())
     home.lines.append(f"config.yaml: migrated in {path}")
 
 
 def put_config(home: Home) -> None:
-    """``config``: top-level keys that have to be in the user's own config.yaml; its other keys and comments stay."""
-    wanted, before = home.inputs["config"], home.written["config"]
+    """Set the declared keys in the user's own config.yaml; its other keys and comments stay."""
+    wanted, before = home.inputs.config, home.written["config"]
     if not wanted and not before:
         return
     try:
@@ -254,7 +294,20 @@ def put_config(home: Home) -> None:
     home.written["config"] = dict(wanted)
 
 
-def put(inputs: dict[str, Any]) -> dict[str, Any]:
+def inputs_from(given: dict[str, Any]) -> Inputs:
+    """What configure.py has sent, which makes it by `asdict`."""
+    migration = given["migration"]
+    return Inputs(
+        **given
+        | {
+            "documents": tuple(Document(**each) for each in given["documents"]),
+            "auth": Auth(**given["auth"]),
+            "migration": None if migration is None else Migration(**migration),
+        }
+    )
+
+
+def put(inputs: Inputs) -> dict[str, Any]:
     """Bring the home to what is declared. ``auth``: what to tell a change of auth.json by; ``lines``: what was done."""
     home = Home(inputs)
     put_documents(home)
@@ -269,7 +322,7 @@ def put(inputs: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     os.umask(0o077)
     try:
-        result = put(json.load(sys.stdin))
+        result = put(inputs_from(json.load(sys.stdin)))
     except (OSError, TypeError, ImportError) as error:
         print(f"{error}", file=sys.stderr)
         return 1

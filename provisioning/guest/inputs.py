@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from provisioning.guest.common import Refusal, bracket
+from provisioning.guest.home import Document
 
 T = TypeVar("T")
 
@@ -84,16 +85,6 @@ class Dashboard:
     def url(self) -> str | None:
         """None where it is off."""
         return f"http://{bracket(self.host)}:{self.port}/" if self.enabled else None
-
-
-@dataclass(frozen=True)
-class Document:
-    """A text for the home. `place`: hermes or working; `path`: below it; `ours`: put back whenever configure runs."""
-
-    place: str
-    path: str
-    text: str
-    ours: bool
 
 
 @dataclass(frozen=True)
@@ -283,11 +274,11 @@ def of(kind: type[T], data: object, where: str, *, strict: bool = True) -> T:
 
 
 def _value(kind: Any, data: object, where: str, strict: bool) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is types.UnionType:
-        if data is None and types.NoneType in arguments:
+    if get_origin(kind) is types.UnionType:
+        if data is None and types.NoneType in get_args(kind):
             return None
-        kind = next(each for each in arguments if each is not types.NoneType)
+        kind = next(each for each in get_args(kind) if each is not types.NoneType)
+    origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         return of(kind, data, where, strict=strict)
     if origin is tuple and isinstance(data, list | tuple):

@@ -13,10 +13,13 @@ import hashlib
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from provisioning.guest.common import MANAGED, Refusal, answer_in, as_user, install_file
+from provisioning.guest.home import Migration
+from provisioning.guest.inputs import of
 from provisioning.guest.managed import Reader
 
 LONGEST = 1 << 20
@@ -29,6 +32,7 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 
 PROGRAM = """
 import contextlib, io, json, os, sys, tempfile
+from dataclasses import dataclass
 from pathlib import Path
 import yaml
 given = Path(sys.argv[1], "config.yaml").read_bytes().decode()
@@ -91,9 +95,22 @@ json.dump({"stated": stated, "reached": reached, "latest": latest, "text": text,
 """
 
 
+@dataclass(frozen=True)
+class Migrated:
+    """What the agent's own migration has made of a copy: schemas, the whole text, and what differs."""
+
+    stated: int
+    reached: int
+    latest: int
+    text: str
+    comments: bool
+    changes: tuple[Any, ...]
+    warnings: tuple[Any, ...] | None = None
+
+
 def migration_of(
     user: str, hermes_home: str, reader: Reader, *, gid: int, schema: int, before: int
-) -> dict[str, Any] | None:
+) -> Migration | None:
     """What home.py has to do: `of` (the SHA-256 of the file that it is for) and `text`. None: nothing.
 
     `schema`: the number that the agent gives to its config.yaml. `before`: that of the agent which has read the file so
@@ -110,9 +127,9 @@ def migration_of(
         return None
     for line in told(found):
         print(line)
-    if found["reached"] != schema or found["text"] == present:
+    if found.reached != schema or found.text == present:
         return None
-    return {"of": hashlib.sha256(present.encode()).hexdigest(), "text": found["text"]}
+    return Migration(of=hashlib.sha256(present.encode()).hexdigest(), text=found.text)
 
 
 def is_due(present: str, schema: int, before: int) -> bool:
@@ -123,7 +140,7 @@ def is_due(present: str, schema: int, before: int) -> bool:
     return (before if stated is None else int(stated[1])) < schema
 
 
-def asked(gid: int, present: str, before: int, reader: Reader) -> dict[str, Any]:
+def asked(gid: int, present: str, before: int, reader: Reader) -> Migrated:
     """What the agent makes of a copy. Refusal when it fails, or answers something else than was asked."""
     with tempfile.TemporaryDirectory(prefix=".migrate.", dir=MANAGED) as name:
         folder = Path(name)
@@ -132,22 +149,22 @@ def asked(gid: int, present: str, before: int, reader: Reader) -> dict[str, Any]
         install_file(folder / "config.yaml", present, mode=0o640, gid=gid)
         install_file(folder / "assumed", str(before), mode=0o640, gid=gid)
         found = answer_in(reader(PROGRAM, folder), "the agent's migration of config.yaml")
-    kinds = {"stated": int, "reached": int, "latest": int, "text": str, "comments": bool, "changes": list}
-    if not isinstance(found, dict) or any(not isinstance(found.get(key), kind) for key, kind in kinds.items()):
-        raise Refusal("it answered something else than was asked")
-    return found
+    try:
+        return of(Migrated, found, "it", strict=False)
+    except Refusal:
+        raise Refusal("it answered something else than was asked") from None
 
 
-def told(found: dict[str, Any]) -> list[str]:
+def told(found: Migrated) -> list[str]:
     """In words: from which schema to which, and what changes; no secret, and no character that moves a cursor."""
-    steps = f"schema {found['stated']} to {found['reached']}"
-    if found["reached"] < found["latest"]:
-        why = next((plain(str(each)) for each in found.get("warnings") or [] if each), "it does not say why")
-        stays = f"stays of schema {found['stated']}, the agent knows {found['latest']}"
+    steps = f"schema {found.stated} to {found.reached}"
+    if found.reached < found.latest:
+        why = next((plain(str(each)) for each in found.warnings or () if each), "it does not say why")
+        stays = f"stays of schema {found.stated}, the agent knows {found.latest}"
         return [f"warning: config.yaml in the home {stays}: {why}"]
-    form = "" if found["comments"] else "; in the agent's own form, without its comments"
+    form = "" if found.comments else "; in the agent's own form, without its comments"
     lines = [f"config.yaml: {steps}{form}"]
-    for change in found["changes"]:
+    for change in found.changes:
         path, before, after = change if isinstance(change, list) and len(change) == 3 else ([], None, None)
         name = ".".join(map(str, path)) if isinstance(path, list) else ""
         if name == "_config_version":

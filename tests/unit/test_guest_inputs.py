@@ -11,6 +11,7 @@ import pytest
 
 from provisioning.guest.common import Refusal
 from provisioning.guest.inputs import Engine, Facts, Folder, Installed, Probe, as_json, of, read, record
+from provisioning.guest.migration import Migrated
 from provisioning.models import ConfigureInputs, ModelEndpoint, VerifyInputs
 from provisioning.phases import facts_of, probe_in_guest
 
@@ -46,6 +47,12 @@ def test_another_form_is_refused_by_the_name_of_its_field(changes: dict[str, Any
     with pytest.raises(Refusal, match=words) as refused:
         read(Engine, json.dumps({**ENGINE, **changes}))
     assert "'canary'" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "read_back"), [(None, None), ([], ()), (["a", 1], ("a", 1))])
+def test_a_list_that_may_be_missing(given: list[Any] | None, read_back: tuple[Any, ...] | None) -> None:
+    answer = {"stated": 1, "reached": 2, "latest": 2, "text": "", "comments": True, "changes": []}
+    assert of(Migrated, {**answer, "warnings": given}, "x").warnings == read_back
 
 
 def test_what_is_missing_is_named_and_what_is_no_object_too() -> None:

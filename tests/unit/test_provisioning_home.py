@@ -39,18 +39,17 @@ class Home:
         schema: int | None = None,
         migration: dict[str, str] | None = None,
     ) -> list[str]:
-        lines: list[str] = program.put(
-            {
-                "home": str(self.folder),
-                "hermes": str(self.hermes),
-                "working": str(self.folder / "workspace"),
-                "documents": list(documents),
-                "auth": {"text": auth, "overwrite": overwrite},
-                "schema": schema,
-                "migration": migration,
-                "config": config or {},
-            }
-        )["lines"]
+        given = {
+            "home": str(self.folder),
+            "hermes": str(self.hermes),
+            "working": str(self.folder / "workspace"),
+            "documents": list(documents),
+            "auth": {"text": auth, "overwrite": overwrite},
+            "schema": schema,
+            "migration": migration,
+            "config": config or {},
+        }
+        lines: list[str] = program.put(program.inputs_from(given))["lines"]
         return lines
 
     def kept(self) -> list[str]:

@@ -19,7 +19,7 @@ from provisioning.guest import home as home_program
 from provisioning.guest import migration
 from provisioning.guest.common import Refusal
 from provisioning.guest.managed import Reader
-from provisioning.guest.migration import PROGRAM, is_due, migration_of, shown, told
+from provisioning.guest.migration import PROGRAM, Migrated, is_due, migration_of, shown, told
 
 AGENT = """
 import os
@@ -88,8 +88,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.setattr(migration, "as_user", lambda *_, **__: present)
         found = migration_of("hermes", "/home", reader, gid=os.getgid(), schema=schema, before=before)
         if found is not None:
-            assert found["of"] == home_program.digest(present.encode())
-        return None if found is None else found["text"], capsys.readouterr().out.splitlines()
+            assert found.of == home_program.digest(present.encode())
+        return None if found is None else found.text, capsys.readouterr().out.splitlines()
 
     return migrate
 
@@ -199,7 +199,8 @@ def test_no_secret_and_no_control_character_is_shown(name: str, value: object, w
 
 
 def test_a_key_of_odd_letters_is_not_repeated() -> None:
-    found = {"stated": 1, "reached": 2, "latest": 2, "comments": True, "changes": [[["a\x1b[2J"], 1, 2], "odd"]}
+    changes = ([["a\x1b[2J"], 1, 2], "odd")
+    found = Migrated(stated=1, reached=2, latest=2, text="", comments=True, changes=changes)
     assert told(found) == [
         "config.yaml: schema 1 to 2",
         "config.yaml: (a key): 1 -> 2",

@@ -327,7 +327,7 @@ def test_files_of_others_in_the_home_are_listed(agent: Agent, monkeypatch: pytes
     assert f"uid {agent.home.stat().st_uid} {agent.home}/lost+found" not in err
 
 
-def test_a_missing_key_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_told(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("OTHER='x'\n")
     status, _, err = outcome(agent, monkeypatch)
     assert status == 1
