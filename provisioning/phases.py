@@ -23,7 +23,7 @@ from provisioning.compose import compose_file, container_parameters, identity, s
 from provisioning.guest import inputs as guest
 from provisioning.guest.common import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, LIBRARY, STOP_S
 from provisioning.guest.home import Document
-from provisioning.guest.inputs import ApiServer, Configure, Container, Engine, Facts, Probe, as_json, of
+from provisioning.guest.inputs import ApiServer, Build, Configure, Container, Engine, Facts, Probe, as_json, of
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
@@ -55,10 +55,10 @@ BACKUPS_PATH = f"{LIBRARY}/backups"
 # ripgrep and git: the agent's file and repository tools; python3: its interpreter, and that of our own later phases.
 BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
 
-AGENT_SCRIPTS = ("run.sh", "ask.py", "record.py", "uv.lock", "node.lock")
-"""What scripts/agent.sh reads beside itself."""
+BUILD_SCRIPTS = ("run.sh", "apt.sh", "uv.lock", "node.lock")
+"""What guest/build.py reads beside itself."""
 
-# Changes when a directory built by an older version of agent.sh is no longer good enough.
+# Changes when a directory built by an older version of guest/build.py is no longer good enough.
 BUILD_FORMAT = 3
 
 
@@ -127,31 +127,26 @@ def render_agent(inputs: AgentInputs) -> PhasePlan:
     if inputs.uv_binary is not None:
         path = Path(inputs.uv_binary)
         large = (LargeFile(path, sha256_of(path)),)
-    variables = {
-        "SOURCE": inputs.source,
-        "VERSION": inputs.release or "",
-        "DIRECTORY": agent_directory_name(inputs),
-        "BUILD_ID": build_id,
-        "EXTRAS": ",".join(inputs.extras),
-        "EXTRA_PYTHON_PACKAGES": "\n".join(inputs.extra_python_packages),
-        "GIT_URL": inputs.git_url,
-        "GIT_TAG": inputs.git_tag,
-        "GIT_COMMIT": inputs.git_commit,
-        "WEB_UI": inputs.web_ui,
-        "PYTHON_MIRROR": inputs.python_mirror,
-        "AGENT_USER": inputs.user,
-    }
-    plan = _plan(
-        "agent",
-        _text("scripts/agent.sh"),
-        variables,
-        declared=declared,
-        more=_scripts(*AGENT_SCRIPTS),
+    given = Build(
+        source=inputs.source,
+        version=inputs.release or "",
+        directory=agent_directory_name(inputs),
+        build_id=build_id,
+        extras=inputs.extras,
+        extra_python_packages=inputs.extra_python_packages,
+        git_url=inputs.git_url,
+        git_tag=inputs.git_tag,
+        git_commit=inputs.git_commit,
+        web_ui=inputs.web_ui,
+        python_mirror=inputs.python_mirror,
+        user=inputs.user,
     )
+    more = (*guest_package(), *_scripts(*BUILD_SCRIPTS))
+    plan = _plan("agent", guest_main("build"), {}, declared=declared, given=given, more=more)
     # Which uv does the work is no property of the result, so it joins after the digest was made.
-    env = _env_file({**variables, "UV_SHA256": large[0].sha256 if large else ""})
-    rest = tuple(file for file in plan.files if file.path != "inputs.env")
-    return PhasePlan(plan.name, (*rest, env), plan.declared, plan.digest, plan.secrets, large)
+    brought = _inputs_file(replace(given, uv_sha256=large[0].sha256 if large else ""))
+    rest = tuple(file for file in plan.files if file.path != brought.path)
+    return PhasePlan(plan.name, (*rest, brought), plan.declared, plan.digest, plan.secrets, large)
 
 
 def render_docker(inputs: DockerInputs) -> PhasePlan:
@@ -522,7 +517,7 @@ def _plan(
     if variables:
         payload.append(_env_file(variables))
     if given is not None:
-        payload.append(PayloadFile("inputs.json", as_json(given).encode()))
+        payload.append(_inputs_file(given))
     digest = _sha256(
         {
             "files": {file.path: hashlib.sha256(file.content).hexdigest() for file in payload},
@@ -530,6 +525,10 @@ def _plan(
         }
     )
     return PhasePlan(name, tuple(payload), declared, digest, dict(secrets or {}))
+
+
+def _inputs_file(given: Any) -> PayloadFile:
+    return PayloadFile("inputs.json", as_json(given).encode())
 
 
 def _env_file(variables: Mapping[str, str]) -> PayloadFile:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from provisioning.guest.words import TOLD_LINES, told
 from provisioning.guest.words import command as to_paste
-from provisioning.guest.words import told
 
 # ---- names that the host and the programs in the guest share ---------------------------------------------------------
 
@@ -54,6 +54,7 @@ STOP_S = 90
 DASHBOARD_STOP_S = 30
 OUTPUT_LIMIT = 64 << 20
 """Bytes that are taken of what a program prints: it may be the agent's, and endless."""
+APT_S = 900.0
 _CHUNK = 64 * 1024
 
 
@@ -74,16 +75,20 @@ def execute(
     timeout_s: float = 120,
     told_as: str = "",
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    merged: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, whatever its status; Refusal when that does not come in time.
 
-    `told_as`: what it is called in the refusal, instead of its first words. FileNotFoundError: no such program.
+    `told_as`: what it is called in the refusal, instead of its first words. `merged`: its standard error comes with its
+    standard output, in the order in which it was printed. FileNotFoundError: no such program.
     """
     given = stdin.encode() if isinstance(stdin, str) else stdin
     how = subprocess.DEVNULL if given is None else subprocess.PIPE
     pipe = subprocess.PIPE
+    stderr = subprocess.STDOUT if merged else pipe
     # A session of its own: what runs as another account has no hold of a terminal, and ends as a whole.
-    child = subprocess.Popen(command, stdin=how, stdout=pipe, stderr=pipe, env=env, start_new_session=True)
+    child = subprocess.Popen(command, stdin=how, stdout=pipe, stderr=stderr, env=env, cwd=cwd, start_new_session=True)
     try:
         # What it prints need not be text: a log line of somebody else's must not end us.
         out, err = (stream.decode("utf-8", "replace") for stream in captured(child, given, timeout_s))
@@ -184,6 +189,37 @@ def run(
         words = told(done.stderr.strip() or done.stdout)
         raise CommandFailed(f"{told_as or _first(command)} failed with {done.returncode}: {words}")
     return done.stdout
+
+
+def failed(what: str, words: str, remedy: str) -> Refusal:
+    """A step that failed: its tool's own last lines, whole, between what was tried and what to do."""
+    return Refusal(f"{what}: {told(words, most=TOLD_LINES + 1 - len(remedy.splitlines()))}\n{remedy}")
+
+
+def words_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What a tool said that has failed; some give their reason on standard output."""
+    return f"{done.stdout}\n{done.stderr}".strip() or f"(it ended with {done.returncode} and said nothing)"
+
+
+def apt(*arguments: str) -> None:
+    """apt-get without questions, by the script that all phases have for it; Refusal with its last lines and advice."""
+    command = ("bash", f"{os.environ['HP_JOB']}/apt.sh", *arguments)
+    done = execute(*command, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}")
+    print(done.stdout, end="", flush=True)
+    if done.returncode != 0:
+        said, _, advice = done.stderr.strip().rpartition("error: ")
+        raise failed(f"apt-get {arguments[0]} failed", said.rpartition("error: ")[0], advice)
+
+
+def unfinished_update() -> dict[str, str]:
+    """What the agent phase says of an update that was ended in the middle: another value each time.
+
+    So configure runs, and clears up, also when the version is set back and nothing else differs.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = (UPDATE_COPIES / "from.json").stat()
+        return {"unfinished_update": f"{found.st_ino}-{int(found.st_mtime)}"}
+    return {}
 
 
 def _first(command: Sequence[str]) -> str:

@@ -30,11 +30,13 @@ from provisioning.guest.common import (
     answer_in,
     as_user,
     execute,
+    failed,
     install_file,
     read_json,
     run,
+    words_of,
 )
-from provisioning.guest.engine import digest_reference, explain, failed, in_image, wait_for_engine, words_of
+from provisioning.guest.engine import digest_reference, explain, in_image, wait_for_engine
 from provisioning.guest.inputs import Configure, Container, ContainerRecord, Facts, Installed, as_json, record
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader

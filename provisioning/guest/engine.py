@@ -7,7 +7,6 @@ The agent's own code runs in a container only, as its user, without a network.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import http.client
 import io
@@ -28,14 +27,18 @@ from urllib.parse import urljoin
 
 from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN, PODMAN_NETWORK, PODMAN_RUNTIME, Backend
 from provisioning.guest.common import (
+    APT_S,
     IMAGE_RECORD,
-    UPDATE_COPIES,
     Refusal,
     answer_in,
+    apt,
     execute,
+    failed,
     install_file,
     phase_main,
     run,
+    unfinished_update,
+    words_of,
 )
 from provisioning.guest.inputs import Engine, Installed, as_json, of, read, record
 from provisioning.guest.words import TOLD_LINES, told
@@ -68,7 +71,6 @@ COMPOSE_SHA256 = "d42aa5ffe26ff876347b62172da739064454ad59ad5dd44de933ec9594e8c1
 REACH_S = 8.0
 PULL_S = 1500.0
 PULL_ATTEMPTS = 3
-APT_S = 900.0
 START_S = 60.0
 
 
@@ -178,27 +180,7 @@ def explain(output: str, backend: Backend = DOCKER) -> str:
     )
 
 
-def failed(what: str, words: str, remedy: str) -> Refusal:
-    """A step that failed: its tool's own last lines, whole, between what was tried and what to do."""
-    return Refusal(f"{what}: {told(words, most=TOLD_LINES + 1 - len(remedy.splitlines()))}\n{remedy}")
-
-
-def words_of(done: subprocess.CompletedProcess[str]) -> str:
-    """What a tool said that has failed; some give their reason on standard output."""
-    return f"{done.stdout}\n{done.stderr}".strip() or f"(it ended with {done.returncode} and said nothing)"
-
-
 # ---- packages -------------------------------------------------------------------------------------------------------
-
-
-def apt(*arguments: str) -> None:
-    """apt-get without questions, by the script that all phases have for it; Refusal with its last lines and advice."""
-    command = ("bash", f"{os.environ['HP_JOB']}/apt.sh", *arguments)
-    done = execute(*command, timeout_s=APT_S, told_as=f"apt-get {arguments[0]}")
-    print(done.stdout, end="", flush=True)
-    if done.returncode != 0:
-        said, _, advice = done.stderr.strip().rpartition("error: ")
-        raise failed(f"apt-get {arguments[0]} failed", said.rpartition("error: ")[0], advice)
 
 
 def os_release(text: str) -> dict[str, str]:
@@ -654,21 +636,6 @@ def pull(backend: Backend, image: str) -> None:
     raise failed(f"the image {image} can't be pulled", words, pull_remedy(words))
 
 
-ASK = """
-import json
-from hermes_cli import __version__
-from hermes_cli.config import DEFAULT_CONFIG
-from pathlib import Path
-import hermes_cli
-folders = (Path(hermes_cli.__file__).parent / "web_dist", Path("/opt/hermes/hermes_cli/web_dist"))
-print(json.dumps({
-    "version": __version__,
-    "config_version": DEFAULT_CONFIG["_config_version"],
-    "dashboard_available": any((folder / "index.html").is_file() for folder in folders),
-}))
-"""
-
-
 ENGINE_FAILED = 125
 """The status of `run` when the failure is the engine's own (docker-run(1), podman-run(1), "Exit Status")."""
 
@@ -709,7 +676,8 @@ def in_image(
 def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> Installed:
     """What the agent in the image says of itself."""
     try:
-        said = in_image(backend, digest_reference(image), ASK, uid=uid, gid=gid)
+        program = Path(__file__).with_name("ask.py").read_text(encoding="utf-8")
+        said = in_image(backend, digest_reference(image), program, uid=uid, gid=gid)
         return of(Installed, answer_in(said, "it"), "its answer", strict=False)
     except EngineRefusal:
         raise
@@ -748,14 +716,6 @@ def prepare(job: Path) -> dict[str, Any]:
     install_file(IMAGE_RECORD, as_json(known), mode=0o644, gid=0)
     print(f"image: Hermes {known.version} in {image}")
     return {**asdict(known), **unfinished_update()}
-
-
-def unfinished_update() -> dict[str, str]:
-    """As the agent phase of bare-metal mode tells it: another value each time, so that configure runs and clears up."""
-    with contextlib.suppress(FileNotFoundError):
-        found = (UPDATE_COPIES / "from.json").stat()
-        return {"unfinished_update": f"{found.st_ino}-{int(found.st_mtime)}"}
-    return {}
 
 
 def main() -> int:

@@ -122,19 +122,20 @@ def test_a_network_that_loses_everything_for_a_while_is_survived(guest: Guest, m
 # ---- what is left behind ---------------------------------------------------------------------------------------------
 
 STEPS = (
-    '  roots_alone "$FINAL"\n',
-    '  mv "$FINAL/install.json.new" "$FINAL/install.json"\n',
-    '  rm "$FINAL/.building"\n',
-    '  ln -sfn "$FINAL" "$ROOT/.wanted.new"\n',
-    '  mv -T "$ROOT/.wanted.new" "$ROOT/wanted"\n',
-    '  cp "$FINAL/install.json" "$HP_JOB/result.json"\n',
+    "        make_roots(site, final)\n",
+    '    new.replace(final / "install.json")\n',
+    '    (final / ".building").unlink()\n',
+    "        new.symlink_to(final)\n",
+    "        new.replace(link)\n",
+    "    sweep(final)\n",
 )
 
 
 def changed(plan: PhasePlan, change: Callable[[str], str]) -> PhasePlan:
-    """The plan with another script."""
+    """The plan with another program of the agent phase."""
+    name = "provisioning/guest/build.py"
     files = [
-        replace(file, content=change(file.content.decode()).encode()) if file.path == "main" else file
+        replace(file, content=change(file.content.decode()).encode()) if file.path == name else file
         for file in plan.files
     ]
     return replace(plan, files=tuple(files))
@@ -145,8 +146,9 @@ def test_a_build_that_is_killed_at_any_step_is_done_again(guest: Guest) -> None:
     for step in STEPS:
 
         def killed(script: str, step: str = step) -> str:
-            assert step in script, f"agent.sh has no such step any more: {step}"
-            return script.replace(step, f"kill -KILL $$\n{step}", 1)
+            assert step in script, f"build.py has no such step any more: {step}"
+            indent = step[: len(step) - len(step.lstrip())]
+            return script.replace(step, f"{indent}os.kill(os.getpid(), signal.SIGKILL)\n{step}", 1)
 
         with pytest.raises(PhaseFailed, match="ended by signal KILL"):
             guest.run(changed(plan, killed))
@@ -174,11 +176,11 @@ def test_a_full_root_disk_is_told_before_a_build_and_in_the_middle_of_one(guest:
     before = guest.shell("readlink /opt/hermes/current")
     try:
         guest.shell('fallocate -l "$(($(df --block-size=1 --output=avail / | tail -n 1) - 200000000))" /fill')
-        with pytest.raises(PhaseFailed, match=r"too full to build the agent on: \d{1,3} MB are free, 800 are needed"):
+        with pytest.raises(PhaseFailed, match=r"too full to build .* \d{1,3} of \d+ MB are free, 800 are needed"):
             guest.run(plan)
         guest.shell("dd if=/dev/zero of=/fill2 bs=1M 2>/dev/null || true; sync")
         with pytest.raises(PhaseFailed) as full:
-            guest.run(changed(plan, lambda script: script.replace("NEEDED_MB=800", "NEEDED_MB=0")))
+            guest.run(changed(plan, lambda script: script.replace("NEEDED_MB = 800", "NEEDED_MB = 0")))
         assert "A disk of the container ran full. Now / has " in str(full.value)
         assert "/home/hermes has " in str(full.value)
     finally:

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 
-def run_main(job: Path, timeout_s: float = 120, **environment: str) -> str:
+def run_main(job: Path, *interpreter: str, timeout_s: float = 120, **environment: str) -> str:
     """What the job's `main` prints, both ways; its exit status is the last line."""
     done = subprocess.run(
-        ["bash", str(job / "main")],
+        [*(interpreter or ("bash",)), str(job / "main")],
         env={"HP_JOB": str(job), "PATH": "/usr/bin:/bin", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "provisioning" / "scripts"
+from provisioning.guest import build
+from provisioning.guest.common import Refusal
+from provisioning.guest.inputs import Build, Installed
+
+ASK = Path(build.__file__).with_name("ask.py")
 
 
 def tree(folder: Path, **files: str) -> Path:
@@ -27,7 +32,7 @@ def tree(folder: Path, **files: str) -> Path:
 
 
 def ask(folder: Path) -> dict[str, Any]:
-    program = f"import sys; sys.path.insert(0, {str(folder)!r})\n{(SCRIPTS / 'ask.py').read_text()}"
+    program = f"import runpy, sys; sys.path.insert(0, {str(folder)!r}); runpy.run_path({str(ASK)!r}, None, '__main__')"
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
@@ -57,37 +62,31 @@ def test_a_build_is_asked_where_its_own_code_looks(tmp_path: Path) -> None:
     assert ask(code)["dashboard_available"] is True
 
 
-def record(tmp_path: Path, *, version: str = "", source: str = "git", **shipped: int | None) -> tuple[int, str, Path]:
-    answer, target = tmp_path / "answer", tmp_path / "install.json"
-    told = {"version": "0.20.3", "config_version": 37, "shipped": {"skills": 82, **shipped}}
-    answer.write_text(json.dumps(told))
-    environment = {
-        "SOURCE": source,
-        "VERSION": version,
-        "BUILD_ID": "b" * 64,
-        "GIT_COMMIT": "c" * 40,
-        "FINAL": "/opt/x",
-    }
-    done = subprocess.run(
-        [sys.executable, "-I", str(SCRIPTS / "record.py"), str(answer), str(target)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stderr, target
+INPUTS = Build(
+    source="git",
+    version="",
+    directory="x",
+    build_id="b" * 64,
+    extras=(),
+    extra_python_packages=(),
+    git_url="",
+    git_tag="",
+    git_commit="c" * 40,
+    web_ui="prebuilt",
+    python_mirror="",
+    user="hermes",
+)
 
 
-def test_a_build_is_written_down_with_what_it_says(tmp_path: Path) -> None:
-    status, _, target = record(tmp_path, version="0.20.3")
-    assert status == 0
-    text = target.read_text()
-    assert json.loads(text)["directory"] == "/opt/x"
-    assert json.loads(text)["commit"] == "c" * 40
-    # As agent.sh looks for them.
-    assert f'"build_id": "{"b" * 64}"' in text
-    assert text.endswith("}")
+def proved(*, version: str = "", source: str = "git", **shipped: int | None) -> Installed:
+    told = {"version": "0.20.3", "config_version": 37, "shipped": {"skills": 82, **shipped}, "later": []}
+    return build.proved(told, replace(INPUTS, version=version, source=source), Path("/opt/x"))
+
+
+def test_a_build_is_written_down_with_what_it_says() -> None:
+    found = proved(version="0.20.3")
+    assert (found.directory, found.commit, found.build_id) == ("/opt/x", "c" * 40, "b" * 64)
+    assert (found.version, found.config_version) == ("0.20.3", 37)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +96,18 @@ def test_a_build_is_written_down_with_what_it_says(tmp_path: Path) -> None:
         ({"plugins": 0, "languages": 0}, "finds no plugins and no languages of those that come with it"),
     ],
 )
-def test_a_build_that_is_not_what_was_declared_is_none(tmp_path: Path, given: dict[str, Any], words: str) -> None:
-    status, told, target = record(tmp_path, **given)
-    assert status == 1
-    assert words in told
-    assert not target.exists()
+def test_a_build_that_is_not_what_was_declared_is_none(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refusal, match=words):
+        proved(**given)
 
 
-def test_what_a_package_of_the_index_lacks_is_no_fault_of_its(tmp_path: Path) -> None:
-    assert record(tmp_path, source="pypi", skills=0)[0] == 0
-    assert record(tmp_path, plugins=None)[0] == 0
+def test_what_a_package_of_the_index_lacks_is_no_fault_of_its() -> None:
+    assert proved(source="pypi", skills=0).commit == ""
+    assert proved(plugins=None).shipped["plugins"] is None
+
+
+@pytest.mark.parametrize("answer", [{}, {"version": 3}, {"version": "1", "shipped": "\nerror: x"}])
+def test_an_answer_in_another_form_is_refused(answer: dict[str, Any]) -> None:
+    """It is the agent's own code that answers."""
+    with pytest.raises(Refusal, match="the new installation's answer"):
+        build.proved(answer, INPUTS, Path("/opt/x"))

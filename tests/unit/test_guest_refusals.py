@@ -42,6 +42,7 @@ VERBS = re.compile(r"\b(runuser|systemctl|scripts/agent|kill|rm|mv|find|chown|pc
 # (function, expression): why it is none of the home's words.
 SEEN = {
     ("run", "done.returncode"): "a number",
+    ("compile_all", "count"): "a number",
     ("_back_up", "made['files']"): "a number: answer_of has looked",
     ("_back_up", "made['seconds']"): "a number: answer_of has looked",
     ("_prune", "', '.join(removed)"): "of a backup's form: answer_of has looked",

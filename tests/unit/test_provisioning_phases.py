@@ -27,6 +27,7 @@ from provisioning import (
     render_configure,
     render_verify,
 )
+from provisioning.guest.inputs import Build, read
 from provisioning.guest.services import render_unit
 from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG, Service
 from provisioning.phases import agent_directory_name, managed_config, managed_environment, merge
@@ -69,20 +70,23 @@ def test_the_order_of_packages_is_no_change() -> None:
 # -- agent -------------------------------------------------------------------------------------------------------------
 
 
-def test_real_use_pins_upstreams_repository_by_tag_and_commit(tmp_path: Path) -> None:
+def build_of(inputs: AgentInputs) -> Build:
+    return read(Build, file_of(render_agent(inputs), "inputs.json"))
+
+
+def test_real_use_pins_upstreams_repository_by_tag_and_commit() -> None:
     # upstream's repository: v2026.8.16.2 is 0.20.3
-    env = env_of(render_agent(AgentInputs()), tmp_path)
-    assert env["SOURCE"] == "git"
-    assert env["GIT_URL"] == "https://github.com/NousResearch/hermes-agent.git"
-    assert (env["GIT_TAG"], env["GIT_COMMIT"]) == ("v2026.8.16.2", "7339f5f160db5c96657a3bab60151227cc61f66c")
+    given = build_of(AgentInputs())
+    assert given.source == "git"
+    assert given.git_url == "https://github.com/NousResearch/hermes-agent.git"
+    assert (given.git_tag, given.git_commit) == ("v2026.8.16.2", "7339f5f160db5c96657a3bab60151227cc61f66c")
 
 
-def test_every_value_reaches_the_script_as_it_is(tmp_path: Path) -> None:
-    inputs = AgentInputs(extra_python_packages=("httpx==0.28.1", "rich>=13"), git_commit=COMMIT)
-    env = env_of(render_agent(inputs), tmp_path)
-    assert env["EXTRA_PYTHON_PACKAGES"].split("\n") == ["httpx==0.28.1", "rich>=13"]
-    assert env["EXTRAS"] == "all,messaging"
-    assert env["GIT_COMMIT"] == COMMIT
+def test_every_value_reaches_the_guest_as_it_is() -> None:
+    given = build_of(AgentInputs(extra_python_packages=("httpx==0.28.1", "rich>=13"), git_commit=COMMIT))
+    assert given.extra_python_packages == ("httpx==0.28.1", "rich>=13")
+    assert given.extras == ("all", "messaging")
+    assert given.git_commit == COMMIT
 
 
 @pytest.mark.parametrize(
@@ -117,8 +121,8 @@ def test_the_lent_uv_is_a_tool_and_no_input(tmp_path: Path) -> None:
     second, without = render_agent(AgentInputs(uv_binary=str(uv))), render_agent(AgentInputs())
     assert first.digest == second.digest == without.digest
     assert first.large_files[0].sha256 != second.large_files[0].sha256
-    assert env_of(second, tmp_path)["UV_SHA256"] == second.large_files[0].sha256
-    assert env_of(without, tmp_path)["UV_SHA256"] == ""
+    assert build_of(AgentInputs(uv_binary=str(uv))).uv_sha256 == second.large_files[0].sha256
+    assert build_of(AgentInputs()).uv_sha256 == ""
 
 
 def test_a_git_address_is_no_input_of_a_pypi_installation() -> None:
@@ -436,8 +440,8 @@ def test_a_tool_that_the_guest_fetches_is_pinned_by_version_and_hashes(tool: str
     assert len(rest) > 1
 
 
-def test_where_a_python_is_fetched_makes_no_other_build(tmp_path: Path) -> None:
-    usual, mirrored = render_agent(AgentInputs()), render_agent(AgentInputs(python_mirror="https://mirror.example.org"))
-    assert env_of(mirrored, tmp_path)["PYTHON_MIRROR"] == "https://mirror.example.org"
-    assert usual.digest != mirrored.digest
-    assert env_of(usual, tmp_path)["BUILD_ID"] == env_of(mirrored, tmp_path)["BUILD_ID"]
+def test_where_a_python_is_fetched_makes_no_other_build() -> None:
+    usual, mirrored = AgentInputs(), AgentInputs(python_mirror="https://mirror.example.org")
+    assert build_of(mirrored).python_mirror == "https://mirror.example.org"
+    assert render_agent(usual).digest != render_agent(mirrored).digest
+    assert build_of(usual).build_id == build_of(mirrored).build_id
