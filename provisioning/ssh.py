@@ -38,17 +38,7 @@ if TYPE_CHECKING:
 
 OnLine = Callable[[str], None]
 
-# As OpenSSH asks: so the fingerprint is the one that `ssh` shows at first contact. A server shows the type it is asked
-# for, so whoever pins this key (pulumi-command among them) gets it again.
-HOST_KEY_PREFERENCE = (
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-)
-
+SSH_PORT = 22
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 5
 SIGN_OF_LIFE_S = 5
@@ -70,6 +60,10 @@ class HostKey:
     def from_blob(cls, key_type: str, blob: bytes) -> HostKey:
         digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
         return cls(key_type, base64.b64encode(blob).decode(), f"SHA256:{digest}")
+
+    @classmethod
+    def of(cls, key: paramiko.PKey) -> HostKey:
+        return cls.from_blob(key.get_name(), key.asbytes())
 
     @classmethod
     def parse(cls, line: str) -> HostKey:
@@ -113,7 +107,7 @@ class SshTarget:
 
     host: str
     host_key: HostKey
-    port: int = 22
+    port: int = SSH_PORT
     user: str = "root"
     private_key_file: str = field(kw_only=True)
     card: Card | None = field(default=None, kw_only=True)
@@ -189,7 +183,7 @@ def _poll(deadline: float) -> Iterator[float]:
         pause = min(pause * 1.5, 1.0)
 
 
-def learn_host_key(host: str, *, port: int = 22, timeout_s: float = 120.0, on_line: OnLine = print) -> HostKey:
+def learn_host_key(host: str, *, port: int = SSH_PORT, timeout_s: float = 120.0, on_line: OnLine = print) -> HostKey:
     """Wait until an SSH server answers at `host` and return the key that it shows.
 
     Polls for `timeout_s` seconds. SshUnreachable tells refused, lost and not-SSH apart (facts field-reports B17).
@@ -214,7 +208,7 @@ def learn_host_key(host: str, *, port: int = 22, timeout_s: float = 120.0, on_li
 def wait_for_ssh(
     host: str,
     *,
-    port: int = 22,
+    port: int = SSH_PORT,
     user: str = "root",
     private_key_file: str,
     card: Card | None = None,
@@ -364,26 +358,21 @@ def connect(target: SshTarget, *, timeout_s: float = 20.0) -> SshConnection:
     import paramiko
 
     key = load_private_key(target.private_key_file)
-    transport: paramiko.Transport | None = None
     try:
-        transport = _handshake(target.host, target.port, timeout_s, _algorithms_for(target.host_key.type))
-        shown = transport.get_remote_server_key()
-        if base64.b64encode(shown.asbytes()).decode() != target.host_key.base64:
-            raise _mismatch(target, HostKey.from_blob(shown.get_name(), shown.asbytes()).fingerprint)
-        _authenticate(transport, target, key)
-    except (SshAuthError, HostKeyMismatch):
-        _close(transport)
-        raise
+        client = _client(target.host, target.port, timeout_s, user=target.user, login=key, pinned=target.host_key)
+    except paramiko.AuthenticationException:
+        raise _refused_login(target, key) from None
+    except paramiko.BadHostKeyException as other:
+        raise _mismatch(target, HostKey.of(other.key).fingerprint) from None
     except (OSError, EOFError, paramiko.SSHException) as error:
-        _close(transport)
-        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-            # The pinned type is no longer offered: the server has other keys now.
-            raise _mismatch(target, "of another type") from None
         attempt = _Attempt()
         attempt.note(error, target.host, target.port)
         raise SshUnreachable(f"can't reach {target.address}: {attempt.reason}.\n{attempt.hint}".rstrip()) from None
+    transport = client.get_transport()
+    if transport is None:
+        raise ConnectionCut(f"the connection to {target.address} broke")
     transport.set_keepalive(KEEPALIVE_S)
-    connection = SshConnection(transport, target)
+    connection = SshConnection(client, transport, target)
     try:
         _require_card(connection, target, timeout_s)
     except BaseException:
@@ -411,9 +400,10 @@ def _require_card(connection: Connection, target: SshTarget, timeout_s: float) -
 
 
 class SshConnection:
-    """One authenticated transport; every command gets a channel of its own."""
+    """One authenticated connection; every command gets a channel of its own."""
 
-    def __init__(self, transport: paramiko.Transport, target: SshTarget) -> None:
+    def __init__(self, client: paramiko.SSHClient, transport: paramiko.Transport, target: SshTarget) -> None:
+        self._client = client
         self._transport = transport
         self._target = target
 
@@ -462,7 +452,8 @@ class SshConnection:
             channel.close()
 
     def close(self) -> None:
-        _close(self._transport)
+        with contextlib.suppress(Exception):
+            self._client.close()
 
 
 def _left(deadline: float) -> float:
@@ -478,58 +469,67 @@ def _ssh_exception() -> type[Exception]:
     return paramiko.SSHException
 
 
-def _close(transport: paramiko.Transport | None) -> None:
-    if transport is not None:
-        with contextlib.suppress(Exception):
-            transport.close()
+class _ShownError(Exception):
+    """A server has shown its key to somebody who knows none."""
+
+    def __init__(self, key: paramiko.PKey) -> None:
+        self.key = HostKey.of(key)
 
 
-def _handshake(host: str, port: int, timeout_s: float, algorithms: tuple[str, ...]) -> paramiko.Transport:
-    """TCP and key exchange within `timeout_s`; the transport is closed on failure."""
+def _client(
+    host: str, port: int, timeout_s: float, *, user: str, login: paramiko.PKey | None, pinned: HostKey | None
+) -> paramiko.SSHClient:
+    """A session within `timeout_s` at a server that shows the key `pinned`; with none, _ShownError before the login."""
     import paramiko
 
+    class Ask(paramiko.MissingHostKeyPolicy):
+        def missing_host_key(self, _client: paramiko.SSHClient, _hostname: str, key: paramiko.PKey) -> None:
+            raise _ShownError(key)
+
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(Ask())
+    if pinned is not None:
+        # The client asks for a key of this type, which makes a server with several show this one.
+        name = host if port == SSH_PORT else f"[{host}]:{port}"
+        key = paramiko.PKey.from_type_string(pinned.type, base64.b64decode(pinned.base64))
+        client.get_host_keys().add(name, pinned.type, key)
     sock = socket.create_connection((host, port), timeout=min(CONNECT_TIMEOUT_S, timeout_s))
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        transport = paramiko.Transport(sock)
-        options = transport.get_security_options()
-        options.key_types = [name for name in algorithms if name in options.key_types]
-        transport.banner_timeout = timeout_s
-        transport.handshake_timeout = timeout_s
-        transport.auth_timeout = timeout_s
-        transport.start_client(timeout=timeout_s)
+        client.connect(
+            host,
+            port,
+            user,
+            pkey=login,
+            sock=sock,
+            timeout=timeout_s,
+            banner_timeout=timeout_s,
+            auth_timeout=timeout_s,
+            allow_agent=False,
+            look_for_keys=False,
+        )
     except BaseException:
+        client.close()
         sock.close()
         raise
-    return transport
-
-
-def _algorithms_for(key_type: str) -> tuple[str, ...]:
-    """The signature algorithms that make a server show its key of this type."""
-    return ("rsa-sha2-512", "rsa-sha2-256") if key_type == "ssh-rsa" else (key_type,)
+    return client
 
 
 def _show_key(host: str, port: int, timeout_s: float) -> HostKey:
-    transport = _handshake(host, port, timeout_s, HOST_KEY_PREFERENCE)
     try:
-        key = transport.get_remote_server_key()
-        return HostKey.from_blob(key.get_name(), key.asbytes())
-    finally:
-        _close(transport)
+        _client(host, port, timeout_s, user="root", login=None, pinned=None)
+    except _ShownError as shown:
+        return shown.key
+    raise EOFError("the server has shown no key")
 
 
-def _authenticate(transport: paramiko.Transport, target: SshTarget, key: paramiko.PKey) -> None:
-    import paramiko
-
-    try:
-        transport.auth_publickey(target.user, key)
-    except paramiko.AuthenticationException:
-        tried = f"{key.get_name()} {HostKey.from_blob(key.get_name(), key.asbytes()).fingerprint}"
-        raise SshAuthError(
-            f"{target.host}:{target.port} answers, but refuses the login of {target.user}. The key tried: {tried}.\n"
-            "The container's root must have the public half: Proxmox sets it only when the container is created.\n"
-            "Name the right private key, or add the public one to /root/.ssh/authorized_keys on its console."
-        ) from None
+def _refused_login(target: SshTarget, key: paramiko.PKey) -> SshAuthError:
+    return SshAuthError(
+        f"{target.host}:{target.port} answers, but refuses the login of {target.user}. "
+        f"The key tried: {key.get_name()} {HostKey.of(key).fingerprint}.\n"
+        "The container's root must have the public half: Proxmox sets it only when the container is created.\n"
+        "Name the right private key, or add the public one to /root/.ssh/authorized_keys on its console."
+    )
 
 
 _OTHER_KEYS = (
