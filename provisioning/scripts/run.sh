@@ -21,22 +21,6 @@ quietly() {
   return "$status"
 }
 
-# quietly_to FILE COMMAND...: the same, for a command whose output is wanted.
-quietly_to() {
-  local log status=0 answer=$1
-  shift
-  log=$(mktemp "$HP_JOB/said.XXXXXX")
-  "$@" >"$answer" 2>"$log" </dev/null || status=$?
-  if [ "$status" -ne 0 ]; then
-    # Some tools give their reason there, too.
-    cat "$answer" "$log" >"$log.all"
-    tell "$log.all" "$status"
-    rm "$log.all"
-  fi
-  rm -f "$log"
-  return "$status"
-}
-
 tell() {
   if [ -s "$1" ]; then
     tail -n "$TOLD_LINES" "$1" >&2

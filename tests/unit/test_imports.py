@@ -25,6 +25,8 @@ ALLOWED: dict[str, set[str]] = {
         *("dotenv", "grpc", "pulumi", "pulumi_command", "pulumi_proxmoxve", "pydantic", "pydantic_core"),
         *("tenacity", "yaml"),
     },
+    # What runs while an image is built, with the guest's programs beside it.
+    "docker": {"provisioning"},
     # A distribution of its own: its pyproject.toml declares the same.
     "pvelab/src/pvelab": {"aiohttp", "cryptography", "paramiko", "rich", "trustme"},
     "lab": {"pvelab", "aiohttp", "cryptography", "pip", "requests", "rich", "yaml"},
