@@ -69,7 +69,7 @@ def node_shell(where: NodeSsh | None) -> Iterator[HostShell | None]:
 def unreachable(where: NodeSsh, error: ProvisioningError) -> NodeShellFailed:
     """The error of a connection, in words for the node: its own texts speak of containers."""
     remedies: dict[type[ProvisioningError], str] = {
-        HostKeyMismatch: "find out who answers there; if the node was installed anew, set nodeSshHostKey to the line "
+        HostKeyMismatch: "find out who answers there; if the node was reinstalled, set nodeSshHostKey to the line "
         "that its console shows: cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub",
         SshAuthError: "add the public half of nodeSshKeyFile to /root/.ssh/authorized_keys of the node",
         PrivateKeyError: "name the private key of root on the node in nodeSshKeyFile",

@@ -122,7 +122,7 @@ def number_faults(key: str, vmid: int, state: OwnState) -> list[Fault]:
         rule = f"the pet is CT {state.vmid}, and its volumes go by its number: another one would be an empty pet"
         remedy = f"set it back to {state.vmid}; a second pet is a stack of its own, called pet-NAME"
     else:
-        rule = f"the cattle of this stack is CT {state.vmid}: another number would destroy it and make one anew"
+        rule = f"the cattle of this stack is CT {state.vmid}: another number would destroy it and make another one"
         remedy = f"set it back to {state.vmid}, or pulumi destroy with that number, then pulumi up with the new one"
     return [Fault(key, str(vmid), rule, remedy)]
 
@@ -178,7 +178,7 @@ def _remaking(stack: CattleStack, keys: Sequence[str], state: OwnState) -> list[
         Fault(
             key,
             "" if key == "cattleSshKeys" else wished,
-            f"a change makes CT {stack.cattle.vmid} anew, and its home, on its root file system, would be gone with it",
+            f"a change replaces CT {stack.cattle.vmid}, and its home, on its root file system, would be lost",
             "set it back; or copy what you want to keep, pulumi destroy, then pulumi up",
         )
         for key, wished in remaking(stack, keys, state).items()
@@ -262,7 +262,7 @@ def deletion_faults(stack: PetStack, state: OwnState) -> list[Fault]:
                 Fault(
                     "petDeleteVolumes",
                     volid,
-                    f"is the volume {wished[volid]} of petVolumes: what is wished for is not deleted",
+                    f"is the volume {wished[volid]} of petVolumes: a declared volume is not deleted",
                     f"take {wished[volid]} out of petVolumes, or {volid} out of petDeleteVolumes",
                 )
             )

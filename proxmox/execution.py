@@ -37,7 +37,7 @@ Change = tuple[dict[str, str], tuple[str, ...]]
 FILE_SYSTEM_FAILED = "Failed to update the container's filesystem"
 
 ATTEMPTS = 5
-"""How often a change is planned anew on a configuration that somebody else keeps changing."""
+"""How often a change gets a new plan while somebody else keeps changing the configuration."""
 
 
 def silent(line: str) -> None:
@@ -70,7 +70,7 @@ def _now(client: Proxmox, step: Step) -> GuestFacts:
         raise GuestMissing(
             f"CT {step.vmid} has gone away from node {step.node}",
             f"it was to be done: {step.describe()}",
-            "run again: the plan is made anew",
+            "run again: it makes a new plan",
         ) from None
     return guest_from_entries(step.vmid, step.node, "lxc", entries, None)
 

@@ -111,7 +111,7 @@ def pinned_keys() -> tuple[set[str], set[str]]:
         config = json.loads("\n".join(line for line in lines if not line.startswith("#")))
         env = (MANAGED / ".env").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
-        raise Refusal(f"{MANAGED} can't be read: pulumi up writes it anew") from None
+        raise Refusal(f"{MANAGED} can't be read: pulumi up writes it again") from None
     return leaves(config), {line.partition("=")[0] for line in env if "=" in line and not line.startswith("#")}
 
 
@@ -142,7 +142,7 @@ def become(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dict
         raise Refusal(
             f"the agent runs as {facts.user}, and {name} may not become {facts.user}.\n"
             "Log in as root, or let root allow it: apt-get install sudo; "
-            f"usermod --append --groups {facts.users_group} {name} (then log in anew)."
+            f"usermod --append --groups {facts.users_group} {name} (then log in again)."
         )
     command = [SUDO, "--non-interactive", f"--user={facts.user}", "--", COMMAND, *arguments]
     return command[0], command, kept

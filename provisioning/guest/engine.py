@@ -457,7 +457,7 @@ def make_network(mtu: int | None) -> None:
         if removed.returncode != 0:
             print(
                 f"engine: note: the guest's uplink has an MTU of {mtu or 1500} now, and the network of the container "
-                f"one of {present or 1500}; a cattle that is made anew has the right one"
+                f"one of {present or 1500}; a new cattle has the right one"
             )
             return
     made = execute(*PODMAN.command, *network_command(mtu))

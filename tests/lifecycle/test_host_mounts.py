@@ -322,7 +322,7 @@ def test_a_cattle_without_a_pet(site: Site) -> None:
     site.configure(template="local:vztmpl/debian-13-standard_13.1-1_amd64.tar.zst")
     run = site.pulumi("cattle", "preview")
     assert not run.ok
-    assert "would be gone with it" in run.explain()
+    assert "would be lost" in run.explain()
     site.configure(template=None)
     # A volume would hide the home.
     site.configure(cattleVolume=None)
