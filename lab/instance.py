@@ -74,11 +74,12 @@ class Lab(instance.Lab):
 
     ready_type: ClassVar[type[instance.Ready]] = Ready
     command: ClassVar[str] = "scripts/lab"
+    variable: ClassVar[str] = "HERMES_LAB_DIR"
 
     @classmethod
     def default(cls) -> Lab:
         """The lab that ``HERMES_LAB_DIR`` names, or the checkout's own."""
-        named = os.environ.get("HERMES_LAB_DIR")
+        named = os.environ.get(cls.variable)
         return cls(Path(named).expanduser().absolute() if named else CACHE / "lab")
 
     @property

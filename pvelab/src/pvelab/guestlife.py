@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
-import re
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,15 +97,11 @@ def reserve(cluster: Cluster, node: str, vmid: int, lock: str) -> None:
 
 
 def _ssh_keys(text: str) -> tuple[str, ...]:
-    keys = tuple(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    """The lines of the parameter, each judged by ssh-keygen, as on a node (PVE::Tools, validate_ssh_public_keys)."""
+    keys = tuple(line.strip() for line in text.splitlines() if line.strip())
     for key in keys:
-        match = re.search(r"(?:^|\s)((?:ssh|ecdsa|sk)-[\w@.-]+) (\S+)", key)
-        try:
-            blob = base64.b64decode(match.group(2), validate=True) if match else b""
-        except binascii.Error:
-            blob = b""
-        # The blob of a public key begins with the length and the name of its type.
-        if not match or blob[4 : 4 + len(match.group(1))] != match.group(1).encode():
+        judge = ["ssh-keygen", "-l", "-f", "-"]
+        if subprocess.run(judge, input=key + "\n", text=True, capture_output=True, timeout=30, check=False).returncode:
             raise die("SSH public key validation error")
     return keys
 

@@ -74,6 +74,8 @@ class Lab:
     ready_type: ClassVar[type[Ready]] = Ready
     command: ClassVar[str] = "pvelab"
     """How texts call the command that is made for it."""
+    variable: ClassVar[str] = FOLDER_VARIABLE
+    """What names the folder."""
 
     @property
     def template_cache(self) -> Path:
@@ -117,7 +119,7 @@ class Lab:
         LabError when the folder holds something else: ``destroy`` deletes it whole.
         """
         if self.state_dir.exists() and any(self.state_dir.iterdir()) and not (self.state_dir / MARKER).exists():
-            raise LabError(f"{self.state_dir} is not empty and no lab's: name another folder")
+            raise LabError(f"{self.state_dir} is not empty and no lab's: name another folder in {self.variable}")
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.state_dir.chmod(0o700)
         (self.state_dir / MARKER).touch()

@@ -238,22 +238,20 @@ def dns_name_list(value: str) -> None:
         dns_name(part)
 
 
+_INTERFACE = r"[a-zA-Z][a-zA-Z0-9_]{1,20}(?:[:.]\d+)?"
+
+
 def ip_address(value: str) -> None:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        raise ValueError("value does not look like a valid IP address") from None
+    if not (_is_address(value, 4) or _is_address(value, 6)):
+        raise ValueError("value does not look like a valid IP address")
 
 
-def address_list(value: str) -> None:
+def name_servers(value: str) -> None:
+    """Addresses; a link-local one may name its interface (PVE::LXC::Config, verify_ip_with_ll_iface)."""
     for part in split_list(value):
-        try:
-            ip_address(part)
-        except ValueError:
-            try:
-                dns_name(part)
-            except ValueError:
-                raise ValueError("value does not look like a valid address") from None
+        address, zone, interface = part.partition("%")
+        with_interface = zone and address.startswith("fe80:") and re.fullmatch(_INTERFACE, interface)
+        ip_address(address if with_interface else part)
 
 
 def vmid(value: str) -> None:
@@ -324,36 +322,39 @@ def volume_id(value: str) -> None:
         raise ValueError("unable to parse volume ID '" + value + "'")
 
 
-def ipv4(value: str) -> None:
+def _is_address(value: str, version: int) -> bool:
     try:
-        ipaddress.IPv4Address(value)
+        # Python takes a zone (fe80::1%eth0), Proxmox does not.
+        return "%" not in value and ipaddress.ip_address(value).version == version
     except ValueError:
-        raise ValueError("value does not look like a valid ipv4 address") from None
+        return False
+
+
+def _is_cidr(value: str, version: int) -> bool:
+    """An address and the length of a prefix, 8 or more; no mask (PVE::JSONSchema, pve_verify_cidrv4 and v6)."""
+    address, separator, bits = value.partition("/")
+    longest = 32 if version == 4 else 128
+    return bool(separator) and _is_address(address, version) and bits.isdecimal() and 8 <= int(bits) <= longest
+
+
+def ipv4(value: str) -> None:
+    if not _is_address(value, 4):
+        raise ValueError("value does not look like a valid IPv4 address")
 
 
 def ipv6(value: str) -> None:
-    try:
-        ipaddress.IPv6Address(value)
-    except ValueError:
-        raise ValueError("value does not look like a valid ipv6 address") from None
+    if not _is_address(value, 6):
+        raise ValueError("value does not look like a valid IPv6 address")
 
 
 def ipv4_config(value: str) -> None:
-    if value in ("dhcp", "manual"):
-        return
-    try:
-        ipaddress.IPv4Interface(value if "/" in value else "")
-    except ValueError:
-        raise ValueError("value does not look like a valid ipv4 network configuration") from None
+    if value not in ("dhcp", "manual") and not _is_cidr(value, 4):
+        raise ValueError("value does not look like a valid ipv4 network configuration")
 
 
 def ipv6_config(value: str) -> None:
-    if value in ("auto", "dhcp", "manual"):
-        return
-    try:
-        ipaddress.IPv6Interface(value if "/" in value else "")
-    except ValueError:
-        raise ValueError("value does not look like a valid ipv6 network configuration") from None
+    if value not in ("auto", "dhcp", "manual") and not _is_cidr(value, 6):
+        raise ValueError("value does not look like a valid ipv6 network configuration")
 
 
 def device_path(value: str) -> None:
@@ -465,7 +466,7 @@ GUEST_OPTIONS: dict[str, Prop] = {
     "hostname": Prop(format=dns_name, max_length=255),
     "lock": Prop(enum=LOCKS),
     "memory": Prop("integer", minimum=16),
-    "nameserver": Prop(format=address_list),
+    "nameserver": Prop(format=name_servers),
     "onboot": Prop("boolean"),
     "ostype": Prop(enum=(*OS_TYPES, "unmanaged")),
     "protection": Prop("boolean"),
