@@ -16,7 +16,7 @@ from components.explanation import changed
 from components.host_settings import host_mounts_of
 from components.phase import Phase, PhaseName
 from provisioning.guest.backend import ENGINE
-from provisioning.guest.common import GATEWAY
+from provisioning.guest.common import CONTAINER_UNIT, GATEWAY
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.models import (
     AgentInputs,
@@ -65,7 +65,7 @@ STATE_OF_SERVICE = asks_state(
 STATE_OF_CONTAINER = asks_state(
     f"{ENGINE} container inspect --format '{{{{.State.Status}}}}' hermes",
     "running",
-    f"scripts/agent ssh {ENGINE} start hermes",
+    f"scripts/agent ssh systemctl start {CONTAINER_UNIT}",
 )
 NEW_BUILD = "/opt/hermes/new-build"
 _UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"

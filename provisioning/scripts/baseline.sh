@@ -12,6 +12,7 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 . "$HP_JOB/inputs.env"
 # shellcheck source=/dev/null
 . "$(dirname "$0")/run.sh"
+trap 'tell_the_rest "$BASH_COMMAND"' EXIT
 
 # ---- the home, before anything is changed ---------------------------------------------------------------------------
 # A home on the root file system would be lost with the container; the database of the agent is not safe on network

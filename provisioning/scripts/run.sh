@@ -8,7 +8,15 @@ TOLD_LINES=12
 
 fail() {
   printf 'error: %s\n' "$@" >&2
+  FAILED=told
   exit 1
+}
+
+# Told when a script ends: a command has failed for which no step has words of its own. Its own words stand above.
+tell_the_rest() {
+  local status=$?
+  [ "$status" -eq 0 ] || [ -n "${FAILED:-}" ] || printf 'error: %s\n' "this command failed with $status: $1" \
+    "Mend what is named here, then run again: the phase can be repeated." >&2
 }
 
 # quietly COMMAND...: nothing of it is seen unless it fails.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import socket
 import struct
@@ -179,6 +180,18 @@ for path, (old, new) in {**version, **edits}.items():
     arguments = " ".join(map(shlex.quote, (folder, name, build_id or name, json.dumps(edits))))
     shell(f"python3 -c {shlex.quote(program)} {arguments}")
     return folder
+
+
+def follow_the_remedy_for_a_stop(guest: Guest, asks_state: str, unit: str) -> None:
+    """A service is stopped by hand: the last step of an `up` fails, and what its text says to do makes it pass."""
+    guest.shell(f"systemctl stop {unit}", 200)
+    said = guest.shell(f"sh -c {shlex.quote(asks_state)} 2>&1; echo status $?")
+    assert said.endswith("status 1\n")
+    found = re.search(r"Start it: scripts/agent ssh ([^;]+);", said)
+    assert found is not None, said
+    guest.shell(found[1], 200)
+    said = guest.shell(f"sh -c {shlex.quote(asks_state)} 2>&1; echo status $?")
+    assert said.endswith("status 0\n"), said
 
 
 @dataclass

@@ -15,10 +15,12 @@ import pytest
 import tenacity
 from pydantic import SecretStr
 
+from components.agent import STATE_OF_SERVICE
 from provisioning import BaselineInputs, ConfigureInputs, ModelEndpoint, PhaseFailed, render_baseline, render_configure
+from provisioning.guest.common import GATEWAY
 from provisioning.phases import PhasePlan, systemd_quote
 from provisioning.ssh import connect
-from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
+from tests.e2e.phase_guest import MODEL_KEY, Guest, follow_the_remedy_for_a_stop, needs_root
 
 pytestmark = needs_root
 
@@ -130,6 +132,10 @@ def test_the_service_comes_back_as_it_is_declared(guest: Guest) -> None:
     assert answer == f"Europe/Berlin {GATEWAYS_OWN['quick_commands']}"
     guest.run(configured(guest))
     assert ended_by(guest, "SIGTERM") == "running"
+
+
+def test_a_service_that_was_stopped_by_hand_is_started_as_the_text_says(guest: Guest) -> None:
+    follow_the_remedy_for_a_stop(guest, STATE_OF_SERVICE, GATEWAY)
 
 
 def test_root_uses_the_command_line_and_nothing_of_it_runs_as_root(guest: Guest) -> None:

@@ -17,7 +17,7 @@ def ask(command: str, tmp_path: Path, state: str) -> subprocess.CompletedProcess
     tool = tmp_path / "tool"
     tool.write_text(f"#!/bin/sh\necho {state}\n[ {state} = active ] || exit 3\n")
     tool.chmod(0o755)
-    asked = command.replace("systemctl", str(tool), 1).replace(ENGINE, str(tool), 1)
+    asked = command.replace("$(systemctl", f"$({tool}").replace(ENGINE, str(tool), 1)
     return subprocess.run(["sh", "-c", asked], capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -33,7 +33,7 @@ def test_a_running_agent_is_told_by_its_state(tmp_path: Path) -> None:
     [
         (STATE_OF_SERVICE, "inactive", "scripts/agent ssh systemctl start hermes-gateway"),
         (STATE_OF_SERVICE, "failed", "scripts/agent logs"),
-        (STATE_OF_CONTAINER, "exited", f"scripts/agent ssh {ENGINE} start hermes"),
+        (STATE_OF_CONTAINER, "exited", "scripts/agent ssh systemctl start hermes-container"),
     ],
 )
 def test_a_stopped_agent_is_told_with_what_to_do(tmp_path: Path, command: str, state: str, remedy: str) -> None:
