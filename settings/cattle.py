@@ -77,8 +77,8 @@ class CattleSettings(Section):
     ssh_host_key: Annotated[str, host_key_of("the container")] = setting(
         "cattleSshHostKey",
         "",
-        "The container's public SSH host key, TYPE BASE64. Empty: the one that Proxmox made, by its task's log; "
-        "needed only after the keys were changed in the container.",
+        "The container's public SSH host key, TYPE BASE64. Empty: the one in the log of Proxmox's task. "
+        "Needed only after somebody changed the keys in the container.",
     )
     ssh_keys: list[PublicKey] = setting(
         "cattleSshKeys", [], "Further public keys that may log in as root, besides that of sshPrivateKeyFile."
@@ -93,8 +93,8 @@ class CattleSettings(Section):
     ] = setting(
         "cattleVolume",
         "hermes",
-        "Which of the pet's volumes the cattle borrows, by name. Empty: none; the agent's data is on the cattle's root "
-        "file system, and lost with it.",
+        "The name of the pet's volume that the cattle mounts. Empty: none; the agent's data are on the "
+        "cattle's root file system, and lost with it.",
     )
     mount_path: AbsolutePath = setting(
         "cattleMountPath", "/home/hermes", "Where the volume is mounted: the home of the agent's user."
@@ -102,18 +102,19 @@ class CattleSettings(Section):
     take_over: Volid | Literal[""] = setting(
         "cattleTakeOver",
         "",
-        "A volid to take away from whatever guest holds it, stopping that guest. Empty: a volume in use is refused.",
+        "The volid of a volume to take from its holder. The program stops that guest. Empty: a volume in use "
+        "is refused.",
     )
     host_mounts: list[HostMountSettings] = setting(
         "cattleHostMounts",
         [],
-        "Folders of the node in the cattle: source on the node, path in the cattle; readOnly (false); owner (agentUid, "
-        "the agent's user), a user's number in the cattle. Needs root on the node.",
+        "Folders of the node in the cattle: source on the node, path in the cattle; readOnly (false); owner, "
+        "a uid in the cattle (agentUid). Needs root on the node.",
     )
     keyctl: bool = setting(
         "cattleKeyctl",
         False,
-        "Whether the cattle has the feature keyctl. With agentMode docker it always has. Needs root on the node.",
+        "Whether the cattle has the feature keyctl. With agentMode docker it always has it. Needs root on the node.",
     )
 
     @property

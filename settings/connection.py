@@ -37,9 +37,7 @@ class ConnectionSettings(Section):
         False,
         "True: do not verify the API's certificate at all. PROXMOX_VE_INSECURE in the environment wins.",
     )
-    node: str = setting(
-        "node", "pve", "The Proxmox node that the guests live on. PROXMOX_VE_NODE in the environment wins."
-    )
+    node: str = setting("node", "pve", "The Proxmox node of the guests. PROXMOX_VE_NODE in the environment wins.")
 
 
 class NodeSshSettings(Section):
@@ -48,15 +46,14 @@ class NodeSshSettings(Section):
     host_key: Annotated[str, host_key_of("the node")] = setting(
         "nodeSshHostKey",
         "",
-        "The node's public SSH host key, TYPE BASE64. Empty: no access as root; the commands are printed, to be "
-        "pasted.",
+        "The node's public SSH host key, TYPE BASE64. Empty: no access as root; the run prints the commands to paste.",
     )
     host: Annotated[
         str, matches(r"[A-Za-z0-9.:_-]*", "must be a host name or an address", "write it like 192.168.1.10")
-    ] = setting("nodeSshHost", "", "Where the node is reached by SSH. Empty: the endpoint's host.")
+    ] = setting("nodeSshHost", "", "The address of the node's SSH server. Empty: the endpoint's host.")
     port: Port = setting("nodeSshPort", 22, "The port of the node's SSH server.")
     user: Annotated[str, matches(r"[a-z_][a-z0-9_-]*", "must be a user's name", "set it to root")] = setting(
-        "nodeSshUser", "root", "The user that is root on the node."
+        "nodeSshUser", "root", "The user with uid 0 on the node."
     )
     key_file: LocalFile = setting("nodeSshKeyFile", "", "The private key of that user. Empty: sshPrivateKeyFile.")
 

@@ -48,11 +48,11 @@ class PetSettings(Section):
     volumes: Annotated[list[VolumeSettings], AfterValidator(_differ)] = setting(
         "petVolumes",
         [{"name": "hermes", "storage": "local-lvm", "size": 10, "path": "/mnt/hermes"}],
-        "The volumes: name, storage, size in GB, path on the pet (which tells them apart there); "
-        "volid to take over one that exists.",
+        "The volumes: name, storage, size in GB, and path on the pet, which identifies the volume there; "
+        "volid adopts an existing volume.",
     )
     delete_volumes: list[Volid] = setting(
         "petDeleteVolumes",
         [],
-        "Volids to delete with all their data, once they are out of petVolumes and no guest refers to them.",
+        "Volids to delete with all their data. They must be out of petVolumes, and no guest may refer to them.",
     )

@@ -61,7 +61,7 @@ class Stack(Section):
     name: str
     connection: Connection
     role: Literal["", "pet", "cattle"] = setting(
-        "role", "", "What this stack is, pet or cattle. Empty: from its name (pet, pet-*, cattle, cattle-*)."
+        "role", "", "The kind of this stack, pet or cattle. Empty: from its name (pet, pet-*, cattle, cattle-*)."
     )
     template: Template = setting(
         "template",
@@ -92,8 +92,8 @@ class CattleStack(Stack):
     mode: Literal["bare-metal", "docker", "none"] = setting(
         "agentMode",
         "bare-metal",
-        "How Hermes runs: bare-metal (under systemd) or docker (upstream's image, as a compose project). none: the "
-        "container with its volume, and nothing in it.",
+        "How Hermes runs: bare-metal (under systemd) or docker (upstream's image, as a compose project). "
+        "none: the container with its volume and without an agent.",
     )
     cattle: CattleSettings
     node_ssh: NodeSshSettings

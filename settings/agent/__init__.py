@@ -36,7 +36,7 @@ class AgentSettings(Section):
     version: Version = setting(
         "agentVersion",
         "0.20.3",
-        "The version that must come out; the folder in /opt/hermes and what verify compares.",
+        "The version that the agent must report. The folder in /opt/hermes has its name, and verify compares it.",
     )
     model: ModelSettings
     service: ServiceSettings

@@ -78,36 +78,35 @@ class DashboardSettings(Section):
     host: HostAddress = setting(
         "agentDashboardHost",
         "127.0.0.1",
-        "The address that the dashboard listens on: loopback, or 0.0.0.0 with a password or OIDC. On one other address "
-        "it takes requests for just that address.",
+        "The address that the dashboard listens on: loopback, or 0.0.0.0 with a password or OIDC. On a single"
+        " other address it accepts only requests for that address.",
     )
     port: Port = setting("agentDashboardPort", 9119, "The dashboard's port.")
     user: Annotated[
         str, matches(r"[A-Za-z0-9._@-]+", "must be letters, digits and . _ @ - only", "name the user like admin")
-    ] = setting("agentDashboardUser", "admin", "The dashboard's user, where it asks for a password.")
+    ] = setting("agentDashboardUser", "admin", "The dashboard's user, if it asks for a password.")
     password: Annotated[SecretStr, secret(_password)] = setting(
-        "agentDashboardPassword", "", "The dashboard's password; only its scrypt hash reaches the guest's files."
+        "agentDashboardPassword", "", "The dashboard's password. Only its scrypt hash reaches the guest's files."
     )
     password_hash: Annotated[SecretStr, secret(_scrypt_hash)] = setting(
         "agentDashboardPasswordHash",
         "",
-        "Instead of agentDashboardPassword: its hash, which `scripts/agent hash-password` makes.",
+        "Instead of agentDashboardPassword: its hash. `scripts/agent hash-password` makes it.",
     )
     oidc_issuer: Annotated[str, or_empty(_issuer)] = setting(
         "agentDashboardOidcIssuer",
         "",
-        "Log in by OpenID Connect: the provider's issuer, https://. With or without a password beside it.",
+        "Log in by OpenID Connect: the provider's issuer, https://. With or without a password.",
     )
     oidc_client_id: EnvText = setting(
         "agentDashboardOidcClientId",
         "",
-        "The client that the provider knows the dashboard by; its redirect URI is "
-        "agentDashboardPublicUrl/auth/callback.",
+        "The dashboard's client id at the provider. Its redirect URI is agentDashboardPublicUrl/auth/callback.",
     )
     oidc_client_secret: EnvSecret = setting(
         "agentDashboardOidcClientSecret",
         "",
-        "That client's secret; empty for a public client (PKCE is used either way).",
+        "That client's secret. Empty for a public client (PKCE is used in both cases).",
     )
     oidc_scopes: Annotated[
         str,
@@ -116,7 +115,7 @@ class DashboardSettings(Section):
             "must be scopes with single blanks between them, openid among them",
             "leave it at: openid profile email",
         ),
-    ] = setting("agentDashboardOidcScopes", "openid profile email", "The scopes that are asked for.")
+    ] = setting("agentDashboardOidcScopes", "openid profile email", "The scopes to ask for.")
     public_url: Annotated[str, or_empty(_public_url)] = setting(
         "agentDashboardPublicUrl",
         "",
@@ -125,7 +124,8 @@ class DashboardSettings(Section):
     trusted_proxies: list[Annotated[str, AfterValidator(_proxy)]] = setting(
         "agentDashboardTrustedProxies",
         [],
-        "The proxy's address (or a network of proxies): who may say that a browser uses https, and where it is.",
+        "The addresses or networks of proxies. The dashboard believes what they say about the browser: its "
+        "address, and whether it uses https.",
     )
 
     @property

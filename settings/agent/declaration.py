@@ -305,9 +305,8 @@ class DeclarationSettings(Section):
     settings: Annotated[dict[str, Any], AfterValidator(_settings)] = setting(
         "agentSettings",
         {},
-        "Keys of Hermes's config.yaml, at any depth. They are pinned; what this program sets itself wins, keys that "
-        "are "
-        "not named stay the user's.",
+        "Keys of Hermes's config.yaml, at any depth. They are pinned. What this program sets itself wins; all"
+        " other keys stay the user's.",
     )
     config_file: Annotated[dict[str, Any], BeforeValidator(_config_of_file), AfterValidator(_settings), OfFile()] = (
         setting("agentConfigFile", "", "Instead of agentSettings: a YAML file on this machine with such keys.")
@@ -325,20 +324,21 @@ class DeclarationSettings(Section):
     ] = setting(
         "agentEnvironmentFiles",
         [],
-        "Files on this machine with lines KEY=value, kept secret as a whole. A later file wins over an earlier one.",
+        "Files on this machine with lines KEY=value. All of their content is kept secret. A later file wins "
+        "over an earlier one.",
     )
     auth_file: Annotated[SecretStr, BeforeValidator(_auth_of_file), OfFile()] = setting(
         "agentAuthFile",
         "",
-        "A file on this machine that becomes the agent's auth.json where it has none yet. Kept secret.",
+        "A file on this machine that becomes the agent's auth.json if it has none. Kept secret.",
     )
     auth_file_overwrite: bool = setting(
         "agentAuthFileOverwrite",
         False,
-        "True: agentAuthFile also replaces an auth.json that is there, once for each content of the file.",
+        "True: agentAuthFile also replaces an existing auth.json, once for each content of the file.",
     )
     documents: Annotated[dict[str, str], BeforeValidator(_documents)] = setting(
-        "agentDocuments", {}, "Documents by name, SOUL.md for one: a text, or {file: path on this machine}."
+        "agentDocuments", {}, "Documents by name, for example SOUL.md: a text, or {file: path on this machine}."
     )
     mcp_servers: dict[ServerName, McpServer] = setting(
         "agentMcpServers",
@@ -354,7 +354,7 @@ class DeclarationSettings(Section):
     fallback_models: list[FallbackModel] = setting(
         "agentFallbackModels",
         [],
-        "Models to try when the main one fails, in this order: provider, model; base_url and key_env where needed.",
+        "Models to try if the main one fails, in this order: provider, model; base_url and key_env if needed.",
     )
     auxiliary_models: dict[Name, AuxiliaryModel] = setting(
         "agentAuxiliaryModels",

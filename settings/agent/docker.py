@@ -161,27 +161,26 @@ class ContainerSettings(Section):
     image: Annotated[str, AfterValidator(_image)] = setting(
         "agentImage",
         "",
-        "With agentMode docker: the image, REPOSITORY:TAG@sha256:DIGEST. The digest decides; agentVersion is what the "
-        "agent in it must call itself.",
+        "With agentMode docker: the image, REPOSITORY:TAG@sha256:DIGEST. The digest decides. Its agent must "
+        "report agentVersion.",
     )
     backend: Backend = setting("agentBackend", "docker", "With agentMode docker: the engine, docker or podman.")
     extra_volumes: Annotated[list[str], AfterValidator(_volumes)] = setting(
         "agentExtraVolumes",
         [],
-        "With agentMode docker: more folders of the guest for the container, GUEST:CONTAINER, with :ro behind it for "
-        "read-only.",
+        "With agentMode docker: more folders of the guest for the container, GUEST:CONTAINER, or "
+        "GUEST:CONTAINER:ro for read-only.",
     )
     extra_options: Annotated[dict[str, Any], AfterValidator(_options)] = setting(
         "agentExtraOptions",
         {},
-        "With agentMode docker: more keys of the compose service, cpus, mem_limit, devices, cap_add, extra_hosts, "
-        "ports "
-        "and others that the image bears.",
+        "With agentMode docker: more keys of the compose service: cpus, mem_limit, devices, cap_add, "
+        "extra_hosts, ports and others that the image allows.",
     )
     published_ip: Annotated[str, AfterValidator(_ipv4)] = setting(
         "agentPublishedBindIp",
         "127.0.0.1",
-        "With agentMode docker: the guest's address on which the ports of the API and the dashboard are published. "
+        "With agentMode docker: the guest's address for the published ports of the API and the dashboard. "
         "127.0.0.1: inside the guest only; 0.0.0.0: everywhere.",
     )
     insecure_registries: Annotated[
@@ -199,7 +198,7 @@ class ContainerSettings(Section):
     ] = setting(
         "agentInsecureRegistries",
         [],
-        "With agentMode docker: registries without TLS, HOST:PORT. What comes from there is still held to its digest.",
+        "With agentMode docker: registries without TLS, HOST:PORT. Images from there must still have their digest.",
     )
 
     @property

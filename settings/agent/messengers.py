@@ -47,7 +47,7 @@ class MessengerSettings(Section):
     ] = setting(
         "agentTelegramToken",
         "",
-        "The token of a Telegram bot. The agent asks Telegram for messages, no port is opened.",
+        "The token of a Telegram bot. The agent polls Telegram, so no port is open.",
     )
     telegram_allowed_users: NumericUsers = setting(
         "agentTelegramAllowedUsers",
@@ -75,7 +75,7 @@ class MessengerSettings(Section):
     ] = setting(
         "agentSlackAppToken",
         "",
-        "The app-level token of the same Slack app, xapp-..., for its socket mode: no port is opened.",
+        "The app-level token of the same Slack app, xapp-..., for its socket mode: no port is open.",
     )
     slack_allowed_users: SlackUsers = setting(
         "agentSlackAllowedUsers", [], "Who may talk to the agent by Slack: member ids, U.... Empty: nobody."

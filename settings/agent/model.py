@@ -36,22 +36,21 @@ class ModelSettings(Section):
     provider: Annotated[str, AfterValidator(_provider)] = setting(
         "agentModelProvider",
         "custom",
-        "The provider as Hermes names it, or a name of agentProviders; custom is any endpoint that speaks OpenAI's "
-        "protocol.",
+        "The provider's name in Hermes, or a name of agentProviders. custom is any endpoint that speaks "
+        "OpenAI's protocol.",
     )
     url: Annotated[OptionalUrl, AfterValidator(lambda url: url.rstrip("/"))] = setting(
         "agentModelUrl",
         "",
-        "The base URL of the model endpoint, http://HOST:PORT/v1. Empty where the provider knows it.",
+        "The base URL of the model endpoint, http://HOST:PORT/v1. Empty if the provider has a fixed one.",
     )
     name: Annotated[str, Field(min_length=1)] = setting("agentModel", "", "The model's name at that endpoint.")
-    key: EnvSecret = setting("agentModelKey", "", "The endpoint's API key; empty where it wants none.")
+    key: EnvSecret = setting("agentModelKey", "", "The endpoint's API key. Empty if it needs none.")
     authorities: Certificates = setting(
         "agentCaFile",
         "",
-        "A PEM file with authorities that the cattle trusts beside Debian's: your own, for the model endpoint, the "
-        "OpenID "
-        "Connect provider or, with agentMode docker, the image's registry.",
+        "A PEM file with certificate authorities that the cattle trusts beside Debian's: for the model "
+        "endpoint, the OpenID Connect provider or, with agentMode docker, the image's registry.",
     )
 
 
@@ -59,7 +58,7 @@ class ApiSettings(Section):
     """The gateway's OpenAI-compatible server. Without it no port is open, and prompts go by the command line."""
 
     enabled: bool = setting(
-        "agentApi", False, "Whether the gateway serves its OpenAI-compatible API. Without it that listens nowhere."
+        "agentApi", False, "Whether the gateway serves its OpenAI-compatible API. Otherwise no port is open for it."
     )
     host: HostAddress = setting(
         "agentApiHost", "127.0.0.1", "The address that the API listens on. It speaks plain HTTP."
@@ -67,6 +66,6 @@ class ApiSettings(Section):
     key: Annotated[SecretStr, secret(_api_key)] = setting(
         "agentApiKey",
         "",
-        "The API's key, 32 characters or more. Empty: one is made in the cattle and kept on the volume.",
+        "The API's key, 32 characters or more. Empty: the cattle generates one and keeps it on the volume.",
     )
     port: Port = setting("agentApiPort", 8642, "The port of the agent's API.")

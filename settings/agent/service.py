@@ -23,26 +23,26 @@ def _arguments(value: list[str]) -> list[str]:
 class ServiceSettings(Section):
     """An empty directory means: below the home, in its usual place."""
 
-    user: Account = setting("agentUser", "hermes", "The account that the agent runs as in the cattle.")
-    group: Account = setting("agentGroup", "hermes", "That account's group.")
+    user: Account = setting("agentUser", "hermes", "The account of the agent in the cattle.")
+    group: Account = setting("agentGroup", "hermes", "The group of that account.")
     uid: AccountId = setting(
-        "agentUid", 10000, "The account's number. It owns the data on the volume: change it only for a new volume."
+        "agentUid", 10000, "The uid of that account. It owns the data on the volume: change it only for a new volume."
     )
-    gid: AccountId = setting("agentGid", 10000, "The group's number.")
+    gid: AccountId = setting("agentGid", 10000, "The gid of that group.")
     state_directory: OptionalPlainPath = setting(
         "agentStateDirectory",
         "",
-        "Where the agent keeps its state (HERMES_HOME), on the volume. Empty: .hermes in cattleMountPath.",
+        "The folder of the agent's state (HERMES_HOME), on the volume. Empty: .hermes in cattleMountPath.",
     )
     working_directory: OptionalPlainPath = setting(
         "agentWorkingDirectory",
         "",
-        "Where the agent's tools work unless told otherwise, on the volume. Empty: workspace in cattleMountPath.",
+        "The working directory of the agent's tools, on the volume. Empty: workspace in cattleMountPath.",
     )
     extra_args: Annotated[list[str], AfterValidator(_arguments)] = setting(
         "agentExtraArgs",
         [],
-        "Further arguments of hermes gateway run, one an item: -v for one. They can be seen by all in the cattle.",
+        "More arguments of hermes gateway run, one an item, for example -v. Everybody in the cattle can see them.",
     )
     restart: Literal["always", "on-failure", "on-abnormal", "on-abort", "on-watchdog", "on-success", "no"] = setting(
         "agentRestart",
@@ -51,10 +51,10 @@ class ServiceSettings(Section):
         "or no.",
     )
     restart_seconds: Annotated[int, Field(ge=0, le=3600)] = setting(
-        "agentRestartSeconds", 5, "How long systemd waits before it does."
+        "agentRestartSeconds", 5, "The seconds that systemd waits before it does so."
     )
     extra_packages: DebianPackages = setting(
-        "agentExtraPackages", [], "Debian packages for the agent's use, ffmpeg for voice messages for one."
+        "agentExtraPackages", [], "Debian packages for the agent, for example ffmpeg for voice messages."
     )
     extra_python_packages: Annotated[list[PythonPackage], AfterValidator(once)] = setting(
         "agentExtraPythonPackages",
@@ -64,5 +64,6 @@ class ServiceSettings(Section):
     backups_kept: Annotated[int, Field(ge=1, le=1000)] = setting(
         "agentBackupsKept",
         5,
-        "So many backups of the agent's data stay on the volume: an update makes one, and scripts/agent backup.",
+        "The number of backups of the agent's data that stay on the volume. An update makes one, and so does "
+        "scripts/agent backup.",
     )

@@ -80,9 +80,8 @@ class SourceSettings(Section):
     source: Annotated[Literal["git", "pypi"], BeforeValidator(_source_that_is)] = setting(
         "agentSource",
         "git",
-        "Where Hermes comes from: git (upstream's repository at a tag and commit, with the packages that it has "
-        "locked) "
-        "or pypi (ends at 0.19.0).",
+        "Where Hermes comes from: git (upstream's repository at a tag and commit, with the packages of its "
+        "lock) or pypi (ends at 0.19.0).",
     )
     repository: Annotated[str, AfterValidator(_repository)] = setting(
         "agentRepository", "https://github.com/NousResearch/hermes-agent.git", "With agentSource git: the repository."
@@ -98,14 +97,14 @@ class SourceSettings(Section):
     web_ui: Literal["auto", "build", "prebuilt"] = setting(
         "agentWebUi",
         "auto",
-        "With agentSource git, whether the web and terminal interfaces are built: auto (where agentDashboard is true), "
-        "build (always) or prebuilt (never).",
+        "With agentSource git, whether the web and terminal interfaces are built: auto (if agentDashboard is "
+        "true), build (always) or prebuilt (never).",
     )
     python_mirror: Annotated[str, or_empty(_mirror)] = setting(
         "agentPythonMirror",
         "",
-        "Where a Python is fetched that the cattle has not and the release asks for: an address with the files of uv's "
-        "Python builds. Empty: their makers' own.",
+        "Where to fetch a Python that the release needs and the cattle does not have: an address with the "
+        "files of uv's Python builds. Empty: upstream's.",
     )
 
     @rule
