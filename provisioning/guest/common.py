@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import selectors
 import signal
 import subprocess
@@ -186,8 +187,7 @@ def run(
     """What a command prints; its error text becomes ours. `told_as`: see `execute`."""
     done = execute(*command, stdin=stdin, timeout_s=timeout_s, told_as=told_as)
     if check and done.returncode != 0:
-        words = told(done.stderr.strip() or done.stdout)
-        raise CommandFailed(f"{told_as or _first(command)} failed with {done.returncode}: {words}")
+        raise how_it_failed(told_as or _first(command), done)
     return done.stdout
 
 
@@ -222,6 +222,13 @@ def unfinished_update() -> dict[str, str]:
     return {}
 
 
+def how_it_failed(what: str, done: subprocess.CompletedProcess[str], most: int = TOLD_LINES) -> CommandFailed:
+    """A command's own last lines, at most so many. Some give their reason on the standard output."""
+    status = done.returncode
+    how = f"failed with {status}" if status >= 0 else f"was ended by signal {-status}"
+    return CommandFailed(f"{what} {how}: {told(done.stderr.strip() or done.stdout, most=most)}")
+
+
 def _first(command: Sequence[str]) -> str:
     return f"`{' '.join(command[:4])}`"
 
@@ -236,13 +243,22 @@ def answer_in(text: str, who: str) -> Any:
 
 def as_user(user: str, *command: str, stdin: str | None = None, check: bool = True, told_as: str = "") -> str:
     """Run a command as the agent's user; its home is touched this way only: root would follow planted links."""
-    return run("runuser", "--user", user, "--", *command, stdin=stdin, check=check, told_as=told_as)
+    what = told_as or f"{_first(command)} as {user}"
+    return run("runuser", "--user", user, "--", *command, stdin=stdin, check=check, told_as=what)
 
 
 def write_home(user: str, path: str, text: str) -> None:
     """Replace a file in a folder of the stack's in the home, for its owner's eyes only, as the agent's user."""
     script = 'set -eu; umask 077; mkdir -p "$1"; chmod 700 "$1"; cat >"$2.part"; sync "$2.part"; mv -T "$2.part" "$2"'
-    as_user(user, "sh", "-c", script, "sh", str(Path(path).parent), path, stdin=text)
+    as_user(user, "sh", "-c", script, "sh", str(Path(path).parent), path, stdin=text, told_as=f"writing {path}")
+
+
+def account_of(user: str) -> pwd.struct_passwd:
+    """The agent's account; Refusal when the container has none of that name."""
+    try:
+        return pwd.getpwnam(user)
+    except KeyError:
+        raise Refusal(f"the container has no account {user}: the baseline phase has to run first") from None
 
 
 # Arguments: the file and how many bytes it may have. A link is not followed, a pipe not waited for.

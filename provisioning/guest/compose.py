@@ -11,7 +11,6 @@ import json
 import pwd
 import re
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,10 +39,9 @@ from provisioning.guest.engine import digest_reference, explain, in_image, wait_
 from provisioning.guest.inputs import Configure, Container, ContainerRecord, Facts, Installed, as_json, record
 from provisioning.guest.leftovers import clear
 from provisioning.guest.managed import Reader
-from provisioning.guest.services import STARTED, UNITS, is_active, refuse_taken_port, units_present
+from provisioning.guest.services import STARTED, UNITS, bring_up, is_active, refuse_taken_port, units_present
 from provisioning.guest.supervise import prepare, unit_text
 from provisioning.guest.walls import DATA_MOUNT, refuse_unsafe, sources_of, unbind_state
-from provisioning.guest.words import told
 
 FOLDER = IMAGE_RECORD.parent
 FILE = FOLDER / "compose.yaml"
@@ -211,12 +209,7 @@ def _bring_up(backend: Backend, user: str, hermes_home: str, *, anew: bool) -> N
         if made.returncode != 0:
             words = words_of(made)
             raise failed("the container can't be made", words, explain(words, backend))
-    begun = time.time()
-    done = execute("systemctl", "start", CONTAINER_UNIT, timeout_s=STOP_S + 120)
-    if done.returncode != 0:
-        shown = ("--since", f"@{begun:.0f}", "--lines", "12", "--no-pager", "--output", "cat")
-        words = run("journalctl", "--unit", CONTAINER_UNIT, *shown, check=False).strip()
-        raise Refusal(f"{CONTAINER_UNIT} did not start the container: {told(words or done.stderr)}")
+    bring_up("start", CONTAINER_UNIT, timeout_s=STOP_S + 120)
 
 
 def stop() -> bool:

@@ -66,7 +66,9 @@ def refuse_moved_state(user: str, home: str, hermes_home: str, kept_folder: str)
         'if [ "$5" != "$4" ] && [ -e "$5/$6" ] && [ ! -e "$4/$6" ]; then echo moved; exit 0; fi; '
         'mkdir -p "$3"; chmod 700 "$3"; printf %s "$4" >"$2.part"; mv "$2.part" "$2"'
     )
-    if not as_user(user, "sh", "-c", script, "sh", home, note, kept_folder, wanted, last, STATE_FILE):
+    told_as = f"looking for the agent's data in {home}"
+    arguments = (home, note, kept_folder, wanted, last, STATE_FILE)
+    if not as_user(user, "sh", "-c", script, "sh", *arguments, told_as=told_as):
         return
     name = plain_path(last)
     if name is None:

@@ -75,6 +75,6 @@ def clear(user: str, state: str, unit: str) -> None:
     # As its user: root would follow links that the agent has planted.
     remove = 'for name; do [ ! -e "$name" ] && [ ! -L "$name" ] || { rm -rf "$name"; echo "$name"; }; done'
     script = f'set -eu; cd "$1" 2>/dev/null || exit 0; shift; {remove}'
-    removed = as_user(user, "sh", "-c", script, "sh", state, *names).split()
+    removed = as_user(user, "sh", "-c", script, "sh", state, *names, told_as=f"clearing up in {state}").split()
     if stale := [name for name in names if name in removed and name != START_LEDGER]:
         print(f"home: removed what a gateway that is gone has left: {', '.join(stale)}")

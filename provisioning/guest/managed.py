@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import json
 import os
-import pwd
 import re
 import secrets
 import tempfile
@@ -21,6 +20,7 @@ from provisioning.guest.common import (
     MANAGED,
     STATE,
     Refusal,
+    account_of,
     answer_in,
     as_user,
     install_file,
@@ -142,7 +142,7 @@ def read_with(python: str, user: str) -> Reader:
 
     def read(program: str, folder: Path) -> str:
         with tempfile.TemporaryDirectory(prefix="hermes-check.", dir="/tmp") as empty:
-            account = pwd.getpwnam(user)
+            account = account_of(user)
             os.chown(empty, account.pw_uid, account.pw_gid)
             environment = (
                 "env",
@@ -152,7 +152,8 @@ def read_with(python: str, user: str) -> Reader:
                 "PATH=/usr/bin:/bin",
                 "PYTHONDONTWRITEBYTECODE=1",
             )
-            return as_user(user, *environment, python, "-P", "-c", program, str(folder))
+            told_as = f"the agent's own code, as {user}, with {python},"
+            return as_user(user, *environment, python, "-P", "-c", program, str(folder), told_as=told_as)
 
     return read
 

@@ -123,7 +123,7 @@ def migration_of(
     try:
         found = asked(gid, present, before, reader)
     except Refusal as refusal:
-        print(f"warning: config.yaml in the home was not migrated, the agent fails at it: {plain(str(refusal))}")
+        print(f"warning: config.yaml in the home was not migrated, the agent fails at it: {refusal}")
         return None
     for line in told(found):
         print(line)

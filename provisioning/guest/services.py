@@ -5,15 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from provisioning.guest import layout
-from provisioning.guest.common import DASHBOARD, GATEWAY, STATE, Refusal, as_user, install_file, read_json, run
+from provisioning.guest.common import (
+    DASHBOARD,
+    GATEWAY,
+    STATE,
+    CommandFailed,
+    Refusal,
+    as_user,
+    execute,
+    how_it_failed,
+    install_file,
+    read_json,
+    run,
+)
+from provisioning.guest.journal import journal
 from provisioning.guest.words import quote, told
 
 UNITS = Path("/etc/systemd/system")
+SHOWN_LINES = 6
+"""Of systemctl and of the service each, so that all of it is within job.LOG_TAIL_LINES."""
 STARTED = STATE / "started.json"
 NO_HOLDER = "No process is shown for it: the address may not be one of this container."
 PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
@@ -36,6 +52,18 @@ def is_active(unit: str) -> bool:
         "activating",
         "reloading",
     )
+
+
+def bring_up(verb: str, *units: str, timeout_s: float = 120) -> None:
+    """`systemctl start` or `restart`; Refusal with the last lines of the units that do not run."""
+    begun = time.time()
+    done = execute("systemctl", verb, *units, timeout_s=timeout_s)
+    if done.returncode == 0:
+        return
+    dead = [unit for unit in units if not is_active(unit)] or units
+    words = [line for unit in dead for line in journal(unit, "--since", f"@{begun:.0f}")]
+    shown = "\n".join([f"The last lines of {' and '.join(dead)}:", *words[-SHOWN_LINES + 1 :]])
+    raise CommandFailed(f"{how_it_failed(f'systemctl {verb}', done, SHOWN_LINES)}\n{shown}")
 
 
 def refuse_taken_port(host: str, port: int, what: str) -> None:
@@ -64,7 +92,8 @@ def refuse_user_units(home: str, user: str) -> None:
     """
     folder = f"{home}/.config/systemd/user"
     script = 'for unit in "$1"/hermes-*.service; do [ ! -e "$unit" ] && [ ! -L "$unit" ] || echo found; done'
-    count = as_user(user, "sh", "-c", script, "sh", folder).count("found")
+    told_as = f"looking for units in {folder}"
+    count = as_user(user, "sh", "-c", script, "sh", folder, told_as=told_as).count("found")
     if count:
         raise Refusal(
             f"the home holds {count} units of its own for the agent (hermes-*.service in {folder}), which would run a "
@@ -121,11 +150,11 @@ def start_services(
         run("systemctl", "reset-failed", *wanted, check=False)
     if stale:
         if gateway_first is not None and GATEWAY in stale:
-            run("systemctl", "restart", GATEWAY)
+            bring_up("restart", GATEWAY)
             gateway_first()
         rest = [unit for unit in stale if gateway_first is None or unit != GATEWAY]
         if rest:
-            run("systemctl", "restart", *rest)
+            bring_up("restart", *rest)
     if wanted:
         # After the start: nobody has to wait for it.
         run("systemctl", "enable", "--quiet", *wanted)

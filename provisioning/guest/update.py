@@ -44,6 +44,7 @@ from provisioning.guest.common import (
     LIBRARY,
     MANAGED,
     UPDATE_COPIES,
+    CommandFailed,
     Refusal,
     answer_in,
     as_user,
@@ -55,6 +56,7 @@ from provisioning.guest.common import (
     write_home,
 )
 from provisioning.guest.inputs import Facts, Installed, as_json, record
+from provisioning.guest.journal import journal
 from provisioning.guest.services import STARTED, UNITS, is_active, units_present
 from provisioning.guest.words import command, lines_of, name, names, said, told
 
@@ -92,7 +94,9 @@ class Subject:
         )
         if done.returncode != 0:
             # It is ours, but ran as the agent, which may have had its hands in it: so are its words.
-            raise Refusal(f"{what}, as {self.facts.user}, says: {told(done.stderr.strip().removeprefix('error: '))}")
+            raise CommandFailed(
+                f"{what}, as {self.facts.user}, says: {told(done.stderr.strip().removeprefix('error: '))}"
+            )
         for line in lines_of(done.stderr):
             print(line)
         answer = answer_of(arguments[0], answer_in(done.stdout, what))
@@ -631,7 +635,7 @@ def _take_back(trial: Trial, error: Exception) -> Refusal:
         traceback.print_exception(error, file=sys.stdout)
     lines = [f"the update to {trial.name} was taken back: {why}"]
     for service in verify.services_of(trial.subject.facts.probe):
-        words = verify.journal(service, "--since", f"@{trial.began:.0f}")
+        words = journal(service, "--since", f"@{trial.began:.0f}")
         print("\n".join([f"update: the last lines of {service}:", *words]))
         if service != DASHBOARD:
             lines += ["Its last lines (more above):", *words[-SHOWN_LINES:]]

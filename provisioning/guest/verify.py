@@ -12,7 +12,6 @@ import contextlib
 import http.client
 import json
 import os
-import pwd
 import re
 import subprocess
 import sys
@@ -37,27 +36,41 @@ from provisioning.guest.common import (
     IMAGE_CURRENT,
     MANAGED_ENV,
     OUTPUT_LIMIT,
+    REPEAT,
+    CommandFailed,
     Refusal,
+    account_of,
     answer_in,
     bracket,
     captured,
     execute,
+    how_it_failed,
     read_home,
+    run,
 )
 from provisioning.guest.inputs import Facts, Folder, Installed, Probe, of, record
+from provisioning.guest.journal import journal
 from provisioning.guest.records import ON_VOLUME
 from provisioning.guest.services import refuse_user_units
-from provisioning.guest.words import BAR, command, lines_of, name, said, told
+from provisioning.guest.words import command, lines_of, name, said, told
 
 RUNUSER = "/usr/sbin/runuser"
 SSHD = "/usr/sbin/sshd"
 ETC = Path("/etc")
 POLL_S = 0.2
-JOURNAL_LINES = 15
 ANSWER_LIMIT = 16 << 20
 """Bytes that are read of an answer; what is cut there is no JSON any more, and told as that."""
 OPTED_OUT = ".no-bundled-skills"
 MODEL_ADVICE = "Check agentModelUrl, agentModel and agentModelKey, and that the container reaches the endpoint."
+
+
+LOOK = "Its last lines are above; `scripts/agent logs` shows more."
+ELSE_THERE = "Something else may listen there: `ss -ltnp` in the container names it."
+
+
+def start_again(service: str) -> str:
+    """The remedy for a service that runs with something older."""
+    return f"Start it again: {command('systemctl', 'restart', CONTAINER_UNIT if service == CONTAINER else service)}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -81,7 +94,7 @@ def say(text: str) -> None:
 def show(unit: str) -> dict[str, str]:
     """What systemd knows about a unit."""
     names = "ActiveState,SubState,NRestarts,MainPID,Result,ExecMainStatus"
-    text = execute("systemctl", "show", f"--property={names}", unit, timeout_s=20).stdout
+    text = run("systemctl", "show", f"--property={names}", unit, timeout_s=20)
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
@@ -103,21 +116,24 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
     except http.client.HTTPException as error:
         if isinstance(error, OSError):  # it hung up
             raise
-        raise Fault(f"{url} answered with something that is no HTTP: {error!r}") from None
+        raise Fault(f"{url} answered with something that is no HTTP: {error!r}\n{ELSE_THERE}") from None
     with contextlib.suppress(ValueError):
         found = json.loads(raw)
         if isinstance(found, dict):
             return status, found
-    raise Fault(f"{url} answered {status} with something that is no JSON object: {raw[:120]!r}")
+    raise Fault(f"{url} answered {status} with something that is no JSON object: {raw[:120]!r}\n{ELSE_THERE}")
 
 
 def container() -> dict[str, Any] | None:
     """The agent's container as the engine knows it; None where there is none."""
     try:
-        said = execute(ENGINE, "container", "inspect", CONTAINER, timeout_s=20).stdout
+        done = execute(ENGINE, "container", "inspect", CONTAINER, timeout_s=20)
     except FileNotFoundError:
         return None
-    found: list[dict[str, Any]] = answer_in(said or "[]", "the engine")
+    # "No such container", as Docker has it, is an answer.
+    if done.returncode != 0 and "no such container" not in done.stderr.lower():
+        raise how_it_failed("asking the engine for the container", done)
+    found: list[dict[str, Any]] = answer_in(done.stdout or "[]", "the engine")
     return found[0] if found else None
 
 
@@ -133,11 +149,13 @@ def check_container() -> str:
         raise Fault(f"there is no container {CONTAINER}: the configure phase has to run")
     state = found["State"]
     if not state.get("Running"):
-        raise Fault(f"the container {CONTAINER} is {state.get('Status')} (exit status {state.get('ExitCode')})")
+        raise Fault(
+            f"the container {CONTAINER} is {state.get('Status')} (exit status {state.get('ExitCode')}).\n{LOOK}"
+        )
     health = health_of(found)
     if health.get("Status") == "unhealthy":
         last = (health.get("Log") or [{}])[-1].get("Output", "")
-        raise Fault(f"the container {CONTAINER} is unhealthy: {told(last, 300)}")
+        raise Fault(f"the container {CONTAINER} is unhealthy: {told(last, 300)}\n{LOOK}")
     return str(health.get("Status"))
 
 
@@ -155,7 +173,7 @@ def check_unit(unit: str) -> None:
     if state.get("NRestarts") != "0":
         raise Fault(
             f"{unit} was restarted by systemd {state.get('NRestarts')} times (last result: {state.get('Result')}, "
-            f"exit status {state.get('ExecMainStatus')})"
+            f"exit status {state.get('ExecMainStatus')}).\n{LOOK}"
         )
     if state.get("ActiveState") != "active":
         raise Fault(
@@ -177,7 +195,7 @@ def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:
             last = str(getattr(error, "reason", error))
         check_unit(unit)
         if time.monotonic() >= deadline:
-            raise Fault(f"the {what} does not answer at {url}: {last}")
+            raise Fault(f"the {what} does not answer at {url}: {last}\n{LOOK}")
         if time.monotonic() >= next_sign:
             next_sign = time.monotonic() + 4
             say(f"waiting for the {what}: {last}")
@@ -199,19 +217,20 @@ def installed_version(expected: str | None, *, in_container: bool) -> str:
     noted = IMAGE_CURRENT if in_container else CURRENT / "install.json"
     found = record(Installed, noted)
     if found is None:
-        raise Fault(f"{noted} tells of no complete installation")
+        raise Fault(f"{noted} tells of no complete installation: the agent and configure phases have to run")
     if expected is not None and found.version != expected:
-        raise Fault(f"the installed version is {found.version}, declared is {expected}")
+        raise Fault(f"the installed version is {found.version}, declared is {expected}: run the agent phase again")
     return found.version
 
 
 def check_health(base: str, key: str, version: str, deadline: float, service: str) -> None:
     health = wait_for(f"{base}/health", service, deadline, "API server")
     if health.get("status") != "ok":
-        raise Fault(f"/health says {health.get('status')!r}")
+        raise Fault(f"/health says {health.get('status')!r}.\n{LOOK}")
     if health.get("version") != version:
         raise Fault(
-            f"the running gateway is version {health.get('version')!r}, installed is {version}: it was not restarted"
+            f"the running gateway is version {health.get('version')!r}, installed is {version}: "
+            f"it was not restarted.\n{start_again(service)}"
         )
     while True:
         status, detailed = request(f"{base}/health/detailed", key=key, timeout_s=20)
@@ -221,7 +240,7 @@ def check_health(base: str, key: str, version: str, deadline: float, service: st
             return
         if time.monotonic() >= deadline:
             shown = detailed.get("readiness", detailed)
-            raise Fault(f"/health/detailed answered {status}: {json.dumps(shown)[:600]}")
+            raise Fault(f"/health/detailed answered {status}: {json.dumps(shown)[:600]}\n{LOOK}")
         time.sleep(POLL_S)
 
 
@@ -229,7 +248,7 @@ def wait_until_healthy(deadline: float) -> None:
     """The container's own health check runs every few seconds; what it says has to agree with what was seen here."""
     while check_container() != "healthy":
         if time.monotonic() >= deadline:
-            raise Fault(f"the container {CONTAINER} does not become healthy")
+            raise Fault(f"the container {CONTAINER} does not become healthy.\n{LOOK}")
         time.sleep(POLL_S)
 
 
@@ -245,14 +264,16 @@ def check_running(probe: Probe, deadline: float) -> None:
             if state.get("gateway_state") == "running" and str(state.get("pid")) == pid != "0":
                 break
         if time.monotonic() >= deadline:
-            raise Fault(f"the gateway does not get ready: {last}")
+            raise Fault(f"the gateway does not get ready: {last}.\n{LOOK}")
         if time.monotonic() >= next_sign:
             next_sign = time.monotonic() + 4
             say(f"waiting for the gateway: {last}")
         time.sleep(POLL_S)
     running, installed = started_from(pid), os.path.realpath(CURRENT)
     if not running.startswith(f"{installed}/"):
-        raise Fault(f"the gateway runs {name(running)}, installed is {installed}: it was not restarted")
+        raise Fault(
+            f"the gateway runs {name(running)}, installed is {installed}: it was not restarted.\n{start_again(GATEWAY)}"
+        )
 
 
 def started_from(pid: str) -> str:
@@ -263,7 +284,7 @@ def started_from(pid: str) -> str:
 def prompt_by_command(probe: Probe) -> str:
     """One real turn by `hermes -z`. It ends with 0 after a failure, too; its usage report tells (facts hermes 1)."""
     user = probe.user
-    account = pwd.getpwnam(user)
+    account = account_of(user)
     with tempfile.TemporaryDirectory(prefix="hermes-prompt.", dir="/tmp") as folder:
         os.chown(folder, account.pw_uid, account.pw_gid)
         command = [RUNUSER, "--user", user, "--", COMMAND]
@@ -273,9 +294,14 @@ def prompt_by_command(probe: Probe) -> str:
             usage = json.loads(read_home(user, f"{folder}/usage.json") or "")
             if status == 0 and usage.get("completed") is True and not usage.get("failed"):
                 if probe.expect not in text:
-                    raise Fault(f"the model answered, but without {probe.expect!r}: {text[:300]!r}")
+                    raise Fault(unexpected(probe, text))
                 return text
     raise Fault(f"the model endpoint did not answer the prompt: {told(text or words, 600)}\n{MODEL_ADVICE}")
+
+
+def unexpected(probe: Probe, text: str) -> str:
+    """The model answers, and is not the one that is meant, or not up to it."""
+    return f"the model answered, but without {probe.expect!r}: {text[:300]!r}\n{MODEL_ADVICE}"
 
 
 def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
@@ -289,13 +315,13 @@ def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
             start_new_session=True,
         )
     except OSError as error:  # a prompt can be too long for a command line
-        raise Fault(f"the prompt can't be sent: {error.strerror}") from None
+        raise Fault(f"the prompt can't be sent: {error.strerror}\nShorten it, or set agentApi.") from None
     try:
         out, err = (stream.decode("utf-8", "replace").strip() for stream in captured(child, None, timeout_s))
     except subprocess.TimeoutExpired:
-        raise Fault(f"the prompt got no answer within {timeout_s:g} s") from None
+        raise Fault(f"the prompt got no answer within {timeout_s:g} s.\n{MODEL_ADVICE}") from None
     except OverflowError:
-        raise Fault(f"the answer to the prompt is longer than {OUTPUT_LIMIT >> 20} MB") from None
+        raise Fault(f"the answer to the prompt is longer than {OUTPUT_LIMIT >> 20} MB.\n{MODEL_ADVICE}") from None
     return child.returncode, out, err
 
 
@@ -326,7 +352,7 @@ def check_dashboard(probe: Probe, version: str, deadline: float) -> None:
             return
         # It learns of the gateway by a file, a little later than the gateway answers; all else never heals.
         if time.monotonic() >= deadline or not wrong[0].startswith("gateway_running"):
-            raise Fault(f"{url} disagrees: {'; '.join(wrong)}")
+            raise Fault(f"{url} disagrees: {'; '.join(wrong)}.\n{start_again(services_of(probe)[-1])}")
         time.sleep(POLL_S)
 
 
@@ -347,7 +373,9 @@ def check_oidc(base: str, public_url: str) -> None:
         )
     if asked["redirect_uri"] != [f"{public_url}/auth/callback"]:
         back = said(asked["redirect_uri"][0])
-        raise Fault(f"a login would lead back to {back}, declared is {public_url}/auth/callback")
+        raise Fault(
+            f"a login would lead back to {back}, declared is {public_url}/auth/callback.\n{start_again(DASHBOARD)}"
+        )
 
 
 def check_prompt(base: str, key: str, probe: Probe) -> str:
@@ -356,21 +384,23 @@ def check_prompt(base: str, key: str, probe: Probe) -> str:
     try:
         status, answer = request(f"{base}/v1/chat/completions", key=key, body=body, timeout_s=probe.prompt_timeout_s)
     except OSError as error:
-        raise Fault(f"the prompt got no answer within {probe.prompt_timeout_s:g} s: {error}") from None
+        limit = f"{probe.prompt_timeout_s:g} s"
+        raise Fault(f"the prompt got no answer within {limit}: {error}\n{MODEL_ADVICE}") from None
     if status != 200:
-        raise Fault(f"the prompt was answered with status {status}: {json.dumps(answer)[:600]}")
+        raise Fault(f"the prompt was answered with status {status}: {json.dumps(answer)[:600]}\n{LOOK}")
     try:
         choice = (answer.get("choices") or [{}])[0]
         text = str((choice.get("message") or {}).get("content") or "")
     except (AttributeError, LookupError):
-        raise Fault(f"the prompt was answered in a form that is not OpenAI's: {json.dumps(answer)[:600]}") from None
+        form = "a form that is not OpenAI's"
+        raise Fault(f"the prompt was answered in {form}: {json.dumps(answer)[:600]}\n{LOOK}") from None
     if choice.get("finish_reason") != "stop" or (answer.get("hermes") or {}).get("failed"):
         raise Fault(
             "the model endpoint did not answer the prompt "
             f"(finish_reason {choice.get('finish_reason')!r}): {told(text, 600)}\n{MODEL_ADVICE}"
         )
     if probe.expect not in text:
-        raise Fault(f"the model answered, but without {probe.expect!r}: {text[:300]!r}")
+        raise Fault(unexpected(probe, text))
     return text.strip()
 
 
@@ -384,7 +414,9 @@ def check_skills(probe: Probe, shipped: int | None, deadline: float) -> int:
     taken = f"{home}/skills/.bundled_manifest"
     while shipped and not read_home(user, taken) and read_home(user, f"{home}/{OPTED_OUT}") is None:
         if time.monotonic() >= deadline:
-            raise Fault(f"the agent has taken over none of the {shipped} skills that its build brings: no {taken}")
+            raise Fault(
+                f"the agent has taken over none of the {shipped} skills that its build brings: no {taken}.\n{LOOK}"
+            )
         time.sleep(POLL_S)
     if not probe.by_api:
         return len((read_home(user, taken) or "").splitlines())
@@ -398,8 +430,11 @@ def check_owners(home: str, uid: int) -> None:
     """Everything in the home is the agent's; lost+found is the kernel's, and the record of the backups is root's."""
     beside = ("-path", f"{home}/lost+found", "-prune", "-o", "-path", f"{home}/{ON_VOLUME}", "-prune", "-o")
     others = ("!", "-uid", str(uid), "-printf", "%U %p\\n")
-    found = execute("find", home, "-xdev", *beside, *others, timeout_s=300).stdout.splitlines()
-    if found:
+    done = execute("find", home, "-xdev", *beside, *others, timeout_s=300)
+    # The agent is at work: a file may be gone before it was looked at.
+    if [line for line in done.stderr.splitlines() if not line.endswith("No such file or directory")]:
+        raise how_it_failed(f"looking through {home}", done)
+    if found := done.stdout.splitlines():
         shown = "\n".join(lines_of("\n".join(f"uid {line}" for line in found[:5])))
         # By -execdir: a folder on the way may be replaced by a link between find and chown.
         but = ("!", "-path", f"{home}/lost+found", "!", "-path", f"{home}/{ON_VOLUME}")
@@ -436,16 +471,19 @@ def check_account(user: str, uid: int) -> None:
         except FileNotFoundError:
             return None
 
-    said = execute(SSHD, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1", timeout_s=20)
-    if said.returncode != 0:
-        raise Fault(f"sshd does not tell its configuration: {told(said.stderr, 300)}")
+    what = "asking sshd for its configuration"
+    sshd = run(SSHD, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1", timeout_s=20, told_as=what)
+    enabled = execute("systemctl", "is-enabled", f"user@{uid}.service", timeout_s=20)
+    # "masked" it says with 1.
+    if enabled.returncode != 0 and not enabled.stdout.strip():
+        raise how_it_failed(f"systemctl is-enabled user@{uid}.service", enabled)
     found = ways_in(
         user,
-        shell=pwd.getpwnam(user).pw_shell,
-        sshd=said.stdout,
+        shell=account_of(user).pw_shell,
+        sshd=sshd,
         cron_allow=text("cron.allow"),
         cron_deny=text("cron.deny") or "",
-        manager=execute("systemctl", "is-enabled", f"user@{uid}.service", timeout_s=20).stdout.strip(),
+        manager=enabled.stdout.strip(),
     )
     if found:
         raise Fault(
@@ -460,7 +498,10 @@ def check_folder(folder: Folder) -> None:
     path, owner = folder.path, str(folder.owner)
     as_owner = ("setpriv", "--reuid", owner, "--regid", owner, "--clear-groups", "--")
     if execute("findmnt", "--mountpoint", path).returncode != 0:
-        raise Fault(f"no folder of the node is mounted at {path}: what is written there would go with this container")
+        raise Fault(
+            f"no folder of the node is mounted at {path}: what is written there would go with this container.\n"
+            "Stop and start the container; if that does not help, `pct config` on the node has to name the folder."
+        )
     act = ("ls", "-A", "--", path) if folder.read_only else ("mktemp", "-p", path, ".write-test-XXXXXXXX")
     done = execute(*as_owner, *act)
     if done.returncode != 0:
@@ -468,31 +509,6 @@ def check_folder(folder: Folder) -> None:
         raise Fault(f"user {owner} can't {may} {path}: {told(done.stderr)}\nThe folder's owner on the node decides.")
     if not folder.read_only:
         execute(*as_owner, "rm", "--", done.stdout.strip())
-
-
-def journal(unit: str, *since: str) -> list[str]:
-    """The last that a service has said, without secrets. `since`: options of journalctl. No error: it explains one."""
-    command = ("journalctl", "--unit", unit, *since, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat")
-    if unit == CONTAINER:
-        command = (ENGINE, "logs", "--tail", str(JOURNAL_LINES), CONTAINER)
-    try:
-        done = execute(*command, timeout_s=20)
-    except (Refusal, OSError):
-        return [f"{BAR}(its log can't be read)"]
-    lines = done.stdout + done.stderr
-    for secret in secrets_of_env():
-        if len(secret) >= 4:
-            lines = lines.replace(secret, "[secret]")
-    return lines_of(lines) or [f"{BAR}(nothing)"]
-
-
-def secrets_of_env() -> set[str]:
-    """Values whose names say that they are secret: they must not leave through a log line."""
-    try:
-        text = MANAGED_ENV.read_text(encoding="utf-8")
-    except OSError:
-        return set()
-    return set(re.findall(r"^[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|HASH)[A-Z0-9_]*='([^'\n]+)'$", text, re.MULTILINE))
 
 
 def services_of(probe: Probe) -> list[str]:
@@ -601,7 +617,8 @@ def main() -> int:
         for unit in services_of(probe):
             print("\n".join([f"Last lines of {unit}:", *journal(unit)]), file=sys.stderr)
         # Last, for it is the last lines of a job that its error shows.
-        print(f"verify failed: {fault}", file=sys.stderr)
+        remedy = f"\n{REPEAT}" if isinstance(fault, CommandFailed | OSError) else ""
+        print(f"verify failed: {fault}{remedy}", file=sys.stderr)
         return 1
     text = json.dumps(result, sort_keys=True)
     if job:

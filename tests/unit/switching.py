@@ -344,6 +344,7 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "IMAGE_CURRENT": world.image_record,
         "ENGINE": str(root / "engine"),
         "compose": world,
+        "journal": lambda *_: ["  its last words"],
         "shutil": SimpleNamespace(copy2=counted(world, shutil.copy2), rmtree=counted(world, shutil.rmtree)),
         "point": counted(world, update.point),
     }.items():
@@ -353,7 +354,6 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "prompt": world.prompt,
         "check_dashboard": lambda *_: None,
         "check_unit": lambda *_: None,
-        "journal": lambda *_: ["  its last words"],
     }.items():
         monkeypatch.setattr(verify, name, value)
     monkeypatch.setattr(state, "sync", lambda _: None)

@@ -34,15 +34,15 @@ SOURCES = {
 SOURCES |= {"prompt", "prompt_by_command", "check_prompt", "wait_for", "backups", "reader", "started_from"}
 SAFE = {"said", "told", "quoted", "quote", "command", "to_paste", "name", "shown", "named", "lines_of", "plain_path"}
 SAFE |= {"names", "dumps", "int", "float", "len", "round", "bool", "isinstance"}
-SAFE |= {"answer_of", "proper_backup", "standing_of", "is_active"}
+SAFE |= {"answer_of", "proper_backup", "standing_of", "is_active", "how_it_failed", "start_again"}
 TEXTS = {"Refusal", "CommandFailed", "EngineRefusal", "failed", "Fault", "print", "say", "append"}
 # A verb of a command that somebody may paste, in a text of ours.
 VERBS = re.compile(r"\b(runuser|systemctl|scripts/agent|kill|rm|mv|find|chown|pct|apt-get)\b[^.:\n]*$")
 
 # (function, expression): why it is none of the home's words.
 SEEN = {
-    ("run", "done.returncode"): "a number",
     ("compile_all", "count"): "a number",
+    ("bring_up", "shown"): "each line behind a bar: journal has done that",
     ("_back_up", "made['files']"): "a number: answer_of has looked",
     ("_back_up", "made['seconds']"): "a number: answer_of has looked",
     ("_prune", "', '.join(removed)"): "of a backup's form: answer_of has looked",
@@ -184,6 +184,8 @@ PLAIN = {
     ("refuse_another_gateway", "holder"): "a number",
     ("check_owners", "uid"): "a number",
     ("check_unit", "unit"): "one of our own names",
+    ("check_account", "uid"): "a number",
+    ("bring_up", "verb"): "our own word",
     ("apt", "arguments[0]"): "our own word",
 }
 

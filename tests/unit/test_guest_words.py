@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioning.guest import common, install, leftovers, managed, verify
+from provisioning.guest import common, install, journal, leftovers, managed, verify
 from provisioning.guest.common import Refusal
 from provisioning.guest.words import BAR, TOLD_LINES, command, lines_of, plain_path, quote, said, told
 from provisioning.job import LOG_TAIL_LINES
@@ -208,9 +208,9 @@ def test_a_log_and_an_error_of_the_agent_s_account_stand_behind_a_bar(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.CompletedProcess("", 1, words, "")
-    monkeypatch.setattr(verify, "execute", lambda *_, **__: done)
-    monkeypatch.setattr(verify, "secrets_of_env", set)
-    assert all(line.startswith(BAR) and line.isprintable() for line in verify.journal("hermes-gateway.service"))
+    monkeypatch.setattr(journal, "execute", lambda *_, **__: done)
+    monkeypatch.setattr(journal, "secrets_of_env", set)
+    assert all(line.startswith(BAR) and line.isprintable() for line in journal.journal("hermes-gateway.service"))
     monkeypatch.setattr(common, "execute", lambda *_, **__: done)
     with pytest.raises(Refusal) as refused:
         common.as_user("hermes", "true")

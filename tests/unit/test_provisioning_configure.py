@@ -130,7 +130,11 @@ def test_what_is_not_restarted_forgets_its_earlier_restarts(tmp_path: Path, monk
         said.append(command)
         return "active"
 
+    def execute(*command: str, **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, run(*command), "")
+
     monkeypatch.setattr(services, "run", run)
+    monkeypatch.setattr(services, "execute", execute)
     monkeypatch.setattr(services, "STARTED", tmp_path / "started.json")
     monkeypatch.setattr(services, "install_file", lambda *_, **__: True)
     (tmp_path / "started.json").write_text(json.dumps({common.GATEWAY: "same", common.DASHBOARD: "old"}))

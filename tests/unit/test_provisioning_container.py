@@ -74,6 +74,7 @@ class Engines:
         }.items():
             monkeypatch.setattr(compose, name, value)
         monkeypatch.setattr(services, "UNITS", root / "units")
+        monkeypatch.setattr(services, "execute", self.execute)
         monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
 
     def has(self, backend: str, identity: str, *, running: bool = True) -> None:

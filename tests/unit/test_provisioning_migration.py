@@ -17,9 +17,10 @@ import yaml
 
 from provisioning.guest import home as home_program
 from provisioning.guest import migration
-from provisioning.guest.common import Refusal
+from provisioning.guest.common import how_it_failed
 from provisioning.guest.managed import Reader
 from provisioning.guest.migration import PROGRAM, Migrated, is_due, migration_of, shown, told
+from provisioning.guest.words import BAR
 
 AGENT = """
 import os
@@ -73,7 +74,7 @@ def reader(tmp_path: Path) -> Reader:
         argv = [sys.executable, "-c", program, str(folder)]
         done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False, timeout=60)
         if done.returncode:
-            raise Refusal(done.stderr[-2000:])
+            raise how_it_failed("the agent's own code", done)
         return done.stdout
 
     return read
@@ -155,8 +156,11 @@ def test_what_the_agent_refuses_stays_and_is_told_in_one_plain_line(made: Any) -
 def test_a_file_that_the_agent_fails_at_stays(made: Any, broken: str) -> None:
     text, lines = made(broken, before=33)
     assert text is None
-    assert len(lines) == 1
-    assert lines[0].startswith("warning: config.yaml in the home was not migrated")
+    assert lines[0].startswith(
+        "warning: config.yaml in the home was not migrated, the agent fails at it: the agent's own"
+    )
+    assert all(line.startswith(BAR) for line in lines[1:])
+    assert "Error" in lines[-1] or "expected" in "".join(lines), "the reason, which comes last"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import pwd
+import re
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,8 +20,10 @@ from urllib.parse import quote
 
 import pytest
 
-from provisioning.guest import common, verify
+from provisioning.guest import common, journal, verify
 from provisioning.guest.inputs import Probe, of
+from provisioning.guest.words import BAR
+from provisioning.job import LOG_TAIL_LINES
 from provisioning.models import NodeFolder, VerifyInputs
 
 KEY = "canary0123456789abcdef0123456789abcdef"
@@ -131,7 +135,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    monkeypatch.setattr(verify, "MANAGED_ENV", tmp_path / ".env")
+    for module in (verify, journal):
+        monkeypatch.setattr(module, "MANAGED_ENV", tmp_path / ".env")
     monkeypatch.setattr(verify, "CURRENT", tmp_path / "current")
     # Of this machine's own sshd, cron and accounts; what it looks for is in test_provisioning_account.py.
     monkeypatch.setattr(verify, "check_account", lambda *_: None)
@@ -273,6 +278,9 @@ WRONG: list[tuple[str, tuple[int, Any], str]] = [
 ]
 
 
+REMEDY = re.compile("Check |Start it again: |Its last lines are above; |Something else may listen there: |If it was ")
+
+
 @pytest.mark.parametrize(("path", "answer", "words"), WRONG, ids=[words for _, _, words in WRONG])
 def test_what_is_wrong_is_named(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, path: str, answer: tuple[int, Any], words: str
@@ -281,6 +289,7 @@ def test_what_is_wrong_is_named(
     status, out, err = outcome(agent, monkeypatch)
     assert (status, out) == (1, "")
     assert words in err
+    assert REMEDY.match(err.splitlines()[-1])
     assert "Last lines of hermes-gateway.service:\n  | the last line, with [secret] in it" in err
     assert KEY not in err
 
@@ -302,6 +311,55 @@ def test_a_service_that_does_not_run_well_is_named(
     status, _, err = outcome(agent, monkeypatch)
     assert status == 1
     assert words.format(unit.removeprefix("hermes-")) in err
+    assert REMEDY.match(err.splitlines()[-1]) or "nesting=1" in err.splitlines()[-1]
+
+
+WORDS = [f"a line of its output, the {number}." for number in range(40)]
+REASON = "the true reason, in its own words"
+TOOLS = [
+    # The call that fails, and what it was for.
+    ("systemctl show", "`systemctl show --property=ActiveState,"),
+    ("find", "looking through HOME failed with 7"),
+    ("runuser --user .* for unit in", "looking for units in HOME/.config/systemd/user failed with 7"),
+    ("sshd -T", "asking sshd for its configuration failed with 7"),
+    ("systemctl is-enabled", "systemctl is-enabled user@UID.service failed with 7"),
+    ("engine container inspect", "asking the engine for the container failed with 7"),
+]
+CHECK_ACCOUNT = verify.check_account
+
+
+@pytest.mark.parametrize(("fails", "what"), TOOLS, ids=[fails for fails, _ in TOOLS])
+def test_a_tool_that_fails_is_told_with_its_own_last_words(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str, what: str
+) -> None:
+    """Read as a person would: the last lines of the log."""
+    name, programs = fails.split(maxsplit=1)[0], tmp_path / "bin"
+    (tmp_path / "words").write_text("\n".join([*WORDS, REASON]))
+    was = programs / f"{name}.was"
+    if (programs / name).exists():
+        (programs / name).rename(was)
+    else:
+        was.symlink_to(shutil.which(name) or "/bin/true")
+    (programs / name).write_text(
+        f"#!/bin/bash\nfails='{fails}'\n"
+        f'if [[ "{name} $*" =~ $fails ]]; then cat {tmp_path}/words >&2; exit 7; fi\nexec {was} "$@"\n'
+    )
+    (programs / name).chmod(0o755)
+    if what.startswith(("asking sshd", "systemctl is-enabled")):
+        monkeypatch.setattr(verify, "check_account", CHECK_ACCOUNT)
+        monkeypatch.setattr(verify, "SSHD", str(programs / "sshd") if name == "sshd" else "/bin/true")
+    monkeypatch.setattr(verify, "ENGINE", str(programs / "engine"))
+    monkeypatch.setattr(journal, "ENGINE", str(programs / "engine"))
+    monkeypatch.setattr(verify, "IMAGE_CURRENT", tmp_path / "current" / "install.json")
+    agent.set_unit(common.CONTAINER_UNIT)
+    status, _, err = outcome(agent, monkeypatch, container=name == "engine")
+    assert status == 1
+    shown = err.splitlines()[-LOG_TAIL_LINES:]
+    [at] = (number for number, line in enumerate(shown) if line.startswith("verify failed: "))
+    assert what.replace("HOME", str(agent.home)).replace("UID", str(agent.home.stat().st_uid)) in shown[at]
+    last = shown.index(f"{BAR}{REASON}")
+    assert [line.removeprefix(BAR) for line in shown[last - 5 : last]] == WORDS[-5:], "whole and in order"
+    assert shown[last + 1 :] == [common.REPEAT]
 
 
 def test_a_gateway_that_never_listens_is_told_with_its_address(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

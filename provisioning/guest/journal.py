@@ -1,0 +1,36 @@
+"""The last that a service or the container has said, to explain an error; without secrets."""
+
+from __future__ import annotations
+
+import re
+
+from provisioning.guest.backend import ENGINE
+from provisioning.guest.common import CONTAINER, MANAGED_ENV, Refusal, execute
+from provisioning.guest.words import BAR, lines_of
+
+JOURNAL_LINES = 15
+
+
+def journal(unit: str, *since: str) -> list[str]:
+    """The last that a service has said, without secrets. `since`: options of journalctl. No error: it explains one."""
+    command = ("journalctl", "--unit", unit, *since, "--lines", str(JOURNAL_LINES), "--no-pager", "--output", "cat")
+    if unit == CONTAINER:
+        command = (ENGINE, "logs", "--tail", str(JOURNAL_LINES), CONTAINER)
+    try:
+        done = execute(*command, timeout_s=20)
+    except (Refusal, OSError):
+        return [f"{BAR}(its log can't be read)"]
+    lines = done.stdout + done.stderr
+    for secret in secrets_of_env():
+        if len(secret) >= 4:
+            lines = lines.replace(secret, "[secret]")
+    return lines_of(lines) or [f"{BAR}(nothing)"]
+
+
+def secrets_of_env() -> set[str]:
+    """Values whose names say that they are secret: they must not leave through a log line."""
+    try:
+        text = MANAGED_ENV.read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    return set(re.findall(r"^[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|HASH)[A-Z0-9_]*='([^'\n]+)'$", text, re.MULTILINE))
