@@ -29,7 +29,14 @@ from provisioning.guest.common import (
 from provisioning.guest.inputs import Configure, Installed, read
 from provisioning.guest.install import install_facts, install_programs, refuse_moved_state
 from provisioning.guest.leftovers import clear
-from provisioning.guest.managed import dashboard_hash, kept, read_env, read_with, try_managed, write_managed
+from provisioning.guest.managed import (
+    dashboard_hash,
+    persistent_secret,
+    read_env,
+    read_with,
+    try_managed,
+    write_managed,
+)
 from provisioning.guest.migration import migration_of
 from provisioning.guest.releases import release_of
 from provisioning.guest.room import refuse_full_volume
@@ -180,14 +187,14 @@ def managed_values(inputs: Configure, hidden: dict[str, str]) -> dict[str, str]:
     env = dict(inputs.environment)
     env |= {name: hidden[name] for name in inputs.secret_environment}
     if inputs.facts.api_server.enabled:
-        env["API_SERVER_KEY"] = kept(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
+        env["API_SERVER_KEY"] = persistent_secret(user, home, "api-server-key", preferred=hidden.get("API_SERVER_KEY"))
     if dashboard.enabled and dashboard.has_password:
         present = read_env(MANAGED / ".env").get("HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH", "")
         env["HERMES_DASHBOARD_BASIC_AUTH_USERNAME"] = dashboard.username
         env["HERMES_DASHBOARD_BASIC_AUTH_PASSWORD_HASH"] = hidden.get("dashboard.password_hash") or dashboard_hash(
             hidden["dashboard.password"], present
         )
-        env["HERMES_DASHBOARD_BASIC_AUTH_SECRET"] = kept(user, home, "dashboard-session-key")
+        env["HERMES_DASHBOARD_BASIC_AUTH_SECRET"] = persistent_secret(user, home, "dashboard-session-key")
     return env
 
 

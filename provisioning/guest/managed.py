@@ -37,7 +37,7 @@ UNKNOWN = STATE / "unknown-keys.json"
 # ---- values that are made once --------------------------------------------------------------------------------------
 
 
-def kept(user: str, home: str, name: str, *, preferred: str | None = None) -> str:
+def persistent_secret(user: str, home: str, name: str, *, preferred: str | None = None) -> str:
     """A random value of 64 hex digits that stays the same as long as the volume does.
 
     `preferred`: a declared value; it is used and nothing is kept.

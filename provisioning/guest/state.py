@@ -77,7 +77,7 @@ Manifest = dict[str, Any]
 Known = Mapping[str, str] | None
 
 
-class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the program
+class StateError(Exception):
     """A reason to stop, in words for the operator."""
 
 
@@ -143,7 +143,7 @@ def mark(path: Path) -> list[list[int]]:
     return marks
 
 
-def opened(path: Path, *, closed_for_good: bool = False) -> sqlite3.Connection:
+def open_readonly(path: Path, *, closed_for_good: bool = False) -> sqlite3.Connection:
     """A read-only connection. `closed_for_good`: nobody else has it, and no log belongs to it."""
     how = "immutable=1" if closed_for_good else "mode=ro"
     return sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?{how}", uri=True, timeout=30)
@@ -155,7 +155,7 @@ def schema_of(path: Path, *, closed_for_good: bool = False) -> str | None:
     Not `application_id`: newer agents stamp a random mark there (upstream's pull request 99753).
     """
     try:
-        with contextlib.closing(opened(path, closed_for_good=closed_for_good)) as database:
+        with contextlib.closing(open_readonly(path, closed_for_good=closed_for_good)) as database:
             parts: list[Any] = [database.execute("PRAGMA user_version").fetchone()[0]]
             tables = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
             parts.append([row for row in tables if not row[1].startswith("sqlite_")])
@@ -207,10 +207,10 @@ def copy_database(source: Path, target: Path) -> None:
     def patience(_status: int, _remaining: int, _total: int) -> None:
         # The library tries for ever while somebody holds the database.
         if time.monotonic() > deadline:
-            raise Refusal(f"{source} is held by another process for {DATABASE_SECONDS:g} s; it can't be copied.")
+            raise StateError(f"{source} is held by another process for {DATABASE_SECONDS:g} s; it can't be copied.")
 
     target.unlink(missing_ok=True)
-    with contextlib.closing(opened(source)) as live, contextlib.closing(sqlite3.connect(target)) as copy:
+    with contextlib.closing(open_readonly(source)) as live, contextlib.closing(sqlite3.connect(target)) as copy:
         copy.execute("PRAGMA synchronous=OFF")  # the whole folder is synced at the end
         live.backup(copy, progress=patience)
     shutil.copystat(source, target)
@@ -274,7 +274,7 @@ def need_room(folder: Path, needed: int, what: str) -> None:
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if free < needed + RESERVE:
-        raise Refusal(
+        raise StateError(
             f"{what} needs {megabytes(needed + RESERVE)}, but {folder} has {megabytes(free)} free. "
             "Nothing was changed.\n"
             "Make room: remove old backups there, lower agentBackupsKept, or grow the volume."
@@ -293,7 +293,7 @@ def folder_of(home: Path) -> Path:
 
 
 @contextlib.contextmanager
-def alone(home: Path) -> Iterator[Path]:
+def exclusive(home: Path) -> Iterator[Path]:
     """The folder of the backups, with nobody else at work in it and without leftovers of a run that was killed."""
     folder = folder_of(home)
     # For reading as well: so a pipe that somebody has put there is not waited for.
@@ -302,7 +302,7 @@ def alone(home: Path) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Refusal("another backup or restore is at work. Wait for its end.") from None
+            raise StateError("another backup or restore is at work. Wait for its end.") from None
         for leftover in folder.glob(f"{MAKING}*"):
             shutil.rmtree(leftover)
         yield folder
@@ -383,15 +383,15 @@ def is_known(manifest: Manifest, known: Known) -> bool:
 
 
 def find(home: Path, name: str, known: Known = None) -> tuple[Path, Manifest]:
-    """By name, or `latest`: the newest whole one. Refusal when there is none, or it was noted with another sum."""
+    """By name, or `latest`: the newest whole one. StateError when there is none, or it was noted with another sum."""
     every = all_backups(home)
     for manifest in every:
         if manifest["name"] == name or (name == "latest" and not manifest["partial"]):
             if known is not None and known.get(manifest["name"], manifest["sum"]) != manifest["sum"]:
-                raise Refusal(f"the backup {manifest['name']} has been changed since it was made.")
+                raise StateError(f"the backup {manifest['name']} has been changed since it was made.")
             return home / KEPT / "backups" / str(manifest["name"]), manifest
     there = "\n".join(f"  {manifest['name']}" for manifest in every) or "  (none)"
-    raise Refusal(f"there is no backup {name}. Those that are there:\n{there}")
+    raise StateError(f"there is no backup {name}. Those that are there:\n{there}")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
@@ -413,8 +413,8 @@ def new_name(folder: Path, version: str, end: str = "") -> str:
 
 
 def make(home: Path, data: Path, version: str, reason: str, known: Known = None) -> Manifest:
-    """A backup of the data as it is. Refusal when there is no room for it; then nothing is left of it."""
-    with alone(home) as folder:
+    """A backup of the data as it is. StateError when there is no room for it; then nothing is left of it."""
+    with exclusive(home) as folder:
         whole = (manifest for manifest in all_backups(home) if not manifest["partial"])
         before = next((manifest for manifest in whole if is_known(manifest, known)), None)
         linkable = before["files"] if before else {}
@@ -465,7 +465,9 @@ def make(home: Path, data: Path, version: str, reason: str, known: Known = None)
         except OSError as error:
             shutil.rmtree(making, ignore_errors=True)
             if error.errno == 28:
-                raise Refusal(f"the volume became full during the backup ({error}); nothing of it was left.") from None
+                raise StateError(
+                    f"the volume became full during the backup ({error}); nothing of it was left."
+                ) from None
             raise
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
@@ -475,7 +477,7 @@ def make(home: Path, data: Path, version: str, reason: str, known: Known = None)
 
 def freshen(home: Path, data: Path, name: str, known: Known = None) -> Manifest:
     """Bring a backup to the state of now; the services are stopped. Returns the bytes that were copied, and its sum."""
-    with alone(home):
+    with exclusive(home):
         folder, manifest = find(home, name, known)
         files: dict[str, Any] = manifest["files"]
         entries = dict(scan(data))
@@ -538,7 +540,7 @@ def undo(home: Path, data: Path, name: str, version: str, known: Known = None) -
 
     Repeatable after a crash at any point: at each moment a file is there, as it was or as it became.
     """
-    with alone(home) as backups:
+    with exclusive(home) as backups:
         folder, manifest = find(home, name, known)
         paths = migrated(data, folder, manifest)
         if not paths:
@@ -583,14 +585,14 @@ def undo(home: Path, data: Path, name: str, version: str, known: Known = None) -
 
 
 def refuse_changed(folder: Path, files: Manifest) -> None:
-    """Refusal when a file of a backup is not what it was when it was made. Those of older programs have no sums."""
+    """StateError when a file of a backup is not what it was when it was made. Those of older programs have no sums."""
     lost = [path for path, line in files.items() if "size" in line and not (folder / "data" / path).is_file()]
     if lost:
-        raise Refusal(f"the backup {folder.name} has lost files, {lost[0]!a} the first of {len(lost)}. Use another.")
+        raise StateError(f"the backup {folder.name} has lost files, {lost[0]!a} the first of {len(lost)}. Use another.")
     sums = {path: line["sha256"] for path, line in files.items() if line.get("sha256")}
     wrong = [path for path, noted in sums.items() if sum_of(folder / "data" / path) != noted]
     if wrong:
-        raise Refusal(
+        raise StateError(
             f"the backup {folder.name} has been changed since it was made: {wrong[0]!a} is the first of {len(wrong)} "
             "files. Use another."
         )
@@ -632,7 +634,7 @@ def restore(home: Path, data: Path, name: str, known: Known = None) -> int:
 
     What came later goes, unless `name` is a set-aside part; a backup of now has to be made before. Repeatable.
     """
-    with alone(home):
+    with exclusive(home):
         folder, manifest = find(home, name, known)
         files: dict[str, Any] = manifest["files"]
         refuse_changed(folder, files)
@@ -658,7 +660,7 @@ def restore(home: Path, data: Path, name: str, known: Known = None) -> int:
 
 def prune(home: Path, keep: int, known: Known = None) -> list[str]:
     """Remove all whole backups but the newest `keep`, likewise of those set aside, and of those that are not known."""
-    with alone(home) as folder:
+    with exclusive(home) as folder:
         gone = []
         every = [((each["partial"], is_known(each, known)), each) for each in all_backups(home)]
         for kind in ((partial, ours) for partial in (False, True) for ours in (False, True)):
@@ -714,7 +716,7 @@ def main() -> int:
             result = {"backups": [summary(each) for each in all_backups(options.home)]}
         else:
             result = {"removed": prune(options.home, options.keep, options.known)}
-    except Refusal as refusal:
+    except StateError as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 1
     except (OSError, sqlite3.Error, subprocess.SubprocessError) as error:

@@ -264,12 +264,12 @@ def start_as_enabled(subject: Subject) -> None:
 
 
 def ask_health(subject: Subject, version: str) -> None:
-    """verify.Fault unless the gateway is ready and of this version."""
+    """verify.Unproven unless the gateway is ready and of this version."""
     verify.check_gateway(subject.facts.probe, version, time.monotonic() + subject.facts.probe.services_timeout_s)
 
 
 def ask_all(subject: Subject, version: str) -> None:
-    """verify.Fault unless all answer: the gateway, a real prompt, the dashboard."""
+    """verify.Unproven unless all answer: the gateway, a real prompt, the dashboard."""
     ask_health(subject, version)
     verify.prompt(subject.facts.probe)
     if subject.facts.probe.dashboard:

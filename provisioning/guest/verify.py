@@ -83,7 +83,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)  # loopback needs no proxy
 
 
-class Fault(Refusal):
+class Unproven(Refusal):
     """Something is not as declared."""
 
 
@@ -99,7 +99,7 @@ def show(unit: str) -> dict[str, str]:
 
 
 def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: float) -> tuple[int, dict[str, Any]]:
-    """Status and JSON object; Fault for any other answer. OSError when nobody answers."""
+    """Status and JSON object; Unproven for any other answer. OSError when nobody answers."""
     headers = {"Accept": "application/json"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
@@ -116,12 +116,12 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
     except http.client.HTTPException as error:
         if isinstance(error, OSError):  # it hung up
             raise
-        raise Fault(f"{url} answered with something that is no HTTP: {error!r}\n{ELSE_THERE}") from None
+        raise Unproven(f"{url} answered with something that is no HTTP: {error!r}\n{ELSE_THERE}") from None
     with contextlib.suppress(ValueError):
         found = json.loads(raw)
         if isinstance(found, dict):
             return status, found
-    raise Fault(f"{url} answered {status} with something that is no JSON object: {raw[:120]!r}\n{ELSE_THERE}")
+    raise Unproven(f"{url} answered {status} with something that is no JSON object: {raw[:120]!r}\n{ELSE_THERE}")
 
 
 def container() -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def container() -> dict[str, Any] | None:
 
 
 def check_container() -> str:
-    """The state of its health check; Fault unless it runs, well, and never had to be started again."""
+    """The state of its health check; Unproven unless it runs, well, and never had to be started again."""
     unit = show(CONTAINER_UNIT)
     if (unit.get("ActiveState"), unit.get("SubState")) == ("activating", "start"):
         # As after a reboot: the engine has to come up first.
@@ -146,37 +146,37 @@ def check_container() -> str:
     check_unit(CONTAINER_UNIT)
     found = container()
     if found is None:
-        raise Fault(f"there is no container {CONTAINER}: the configure phase has to run")
+        raise Unproven(f"there is no container {CONTAINER}: the configure phase has to run")
     state = found["State"]
     if not state.get("Running"):
-        raise Fault(
+        raise Unproven(
             f"the container {CONTAINER} is {state.get('Status')} (exit status {state.get('ExitCode')}).\n{LOOK}"
         )
     health = health_of(found)
     if health.get("Status") == "unhealthy":
         last = (health.get("Log") or [{}])[-1].get("Output", "")
-        raise Fault(f"the container {CONTAINER} is unhealthy: {told(last, 300)}\n{LOOK}")
+        raise Unproven(f"the container {CONTAINER} is unhealthy: {told(last, 300)}\n{LOOK}")
     return str(health.get("Status"))
 
 
 def check_unit(unit: str) -> None:
-    """Fault unless it runs and never had to be restarted."""
+    """Unproven unless it runs and never had to be restarted."""
     if unit == CONTAINER:
         check_container()
         return
     state = show(unit)
     if state.get("ExecMainStatus") == "226":
-        raise Fault(
+        raise Unproven(
             f"systemd can't set up the sandbox of {unit} in this container.\n"
             "The container needs the feature nesting=1 (pct set VMID --features nesting=1, then restart it)."
         )
     if state.get("NRestarts") != "0":
-        raise Fault(
+        raise Unproven(
             f"{unit} was restarted by systemd {state.get('NRestarts')} times (last result: {state.get('Result')}, "
             f"exit status {state.get('ExecMainStatus')}).\n{LOOK}"
         )
     if state.get("ActiveState") != "active":
-        raise Fault(
+        raise Unproven(
             f"{unit} is {state.get('ActiveState')} ({state.get('SubState')}, result {state.get('Result')}).\n"
             f"If it was stopped by hand, start it: systemctl start {unit}. Else its last lines tell why."
         )
@@ -195,7 +195,7 @@ def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:
             last = str(getattr(error, "reason", error))
         check_unit(unit)
         if time.monotonic() >= deadline:
-            raise Fault(f"the {what} does not answer at {url}: {last}\n{LOOK}")
+            raise Unproven(f"the {what} does not answer at {url}: {last}\n{LOOK}")
         if time.monotonic() >= next_sign:
             next_sign = time.monotonic() + 4
             say(f"waiting for the {what}: {last}")
@@ -206,10 +206,10 @@ def api_key() -> str:
     try:
         text = MANAGED_ENV.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise Fault(f"{MANAGED_ENV} is missing: the configure phase has not run") from None
+        raise Unproven(f"{MANAGED_ENV} is missing: the configure phase has not run") from None
     found = re.search(r"^API_SERVER_KEY='([^'\n]+)'$", text, re.MULTILINE)
     if found is None:
-        raise Fault(f"{MANAGED_ENV} holds no API_SERVER_KEY: the configure phase has to run again")
+        raise Unproven(f"{MANAGED_ENV} holds no API_SERVER_KEY: the configure phase has to run again")
     return found[1]
 
 
@@ -217,18 +217,18 @@ def installed_version(expected: str | None, *, in_container: bool) -> str:
     noted = IMAGE_CURRENT if in_container else CURRENT / "install.json"
     found = record(Installed, noted)
     if found is None:
-        raise Fault(f"{noted} tells of no complete installation: the agent and configure phases have to run")
+        raise Unproven(f"{noted} tells of no complete installation: the agent and configure phases have to run")
     if expected is not None and found.version != expected:
-        raise Fault(f"the installed version is {found.version}, declared is {expected}: run the agent phase again")
+        raise Unproven(f"the installed version is {found.version}, declared is {expected}: run the agent phase again")
     return found.version
 
 
 def check_health(base: str, key: str, version: str, deadline: float, service: str) -> None:
     health = wait_for(f"{base}/health", service, deadline, "API server")
     if health.get("status") != "ok":
-        raise Fault(f"/health says {health.get('status')!r}.\n{LOOK}")
+        raise Unproven(f"/health says {health.get('status')!r}.\n{LOOK}")
     if health.get("version") != version:
-        raise Fault(
+        raise Unproven(
             f"the running gateway is version {health.get('version')!r}, installed is {version}: "
             f"it was not restarted.\n{start_again(service)}"
         )
@@ -240,7 +240,7 @@ def check_health(base: str, key: str, version: str, deadline: float, service: st
             return
         if time.monotonic() >= deadline:
             shown = detailed.get("readiness", detailed)
-            raise Fault(f"/health/detailed answered {status}: {json.dumps(shown)[:600]}\n{LOOK}")
+            raise Unproven(f"/health/detailed answered {status}: {json.dumps(shown)[:600]}\n{LOOK}")
         time.sleep(POLL_S)
 
 
@@ -248,7 +248,7 @@ def wait_until_healthy(deadline: float) -> None:
     """The container's own health check runs every few seconds; what it says has to agree with what was seen here."""
     while check_container() != "healthy":
         if time.monotonic() >= deadline:
-            raise Fault(f"the container {CONTAINER} does not become healthy.\n{LOOK}")
+            raise Unproven(f"the container {CONTAINER} does not become healthy.\n{LOOK}")
         time.sleep(POLL_S)
 
 
@@ -264,14 +264,14 @@ def check_running(probe: Probe, deadline: float) -> None:
             if state.get("gateway_state") == "running" and str(state.get("pid")) == pid != "0":
                 break
         if time.monotonic() >= deadline:
-            raise Fault(f"the gateway does not get ready: {last}.\n{LOOK}")
+            raise Unproven(f"the gateway does not get ready: {last}.\n{LOOK}")
         if time.monotonic() >= next_sign:
             next_sign = time.monotonic() + 4
             say(f"waiting for the gateway: {last}")
         time.sleep(POLL_S)
     running, installed = started_from(pid), os.path.realpath(CURRENT)
     if not running.startswith(f"{installed}/"):
-        raise Fault(
+        raise Unproven(
             f"the gateway runs {name(running)}, installed is {installed}: it was not restarted.\n{start_again(GATEWAY)}"
         )
 
@@ -294,9 +294,9 @@ def prompt_by_command(probe: Probe) -> str:
             usage = json.loads(read_home(user, f"{folder}/usage.json") or "")
             if status == 0 and usage.get("completed") is True and not usage.get("failed"):
                 if probe.expect not in text:
-                    raise Fault(unexpected(probe, text))
+                    raise Unproven(unexpected(probe, text))
                 return text
-    raise Fault(f"the model endpoint did not answer the prompt: {told(text or words, 600)}\n{MODEL_ADVICE}")
+    raise Unproven(f"the model endpoint did not answer the prompt: {told(text or words, 600)}\n{MODEL_ADVICE}")
 
 
 def unexpected(probe: Probe, text: str) -> str:
@@ -315,13 +315,13 @@ def run_for(command: list[str], timeout_s: float) -> tuple[int, str, str]:
             start_new_session=True,
         )
     except OSError as error:  # a prompt can be too long for a command line
-        raise Fault(f"the prompt can't be sent: {error.strerror}\nShorten it, or set agentApi.") from None
+        raise Unproven(f"the prompt can't be sent: {error.strerror}\nShorten it, or set agentApi.") from None
     try:
         out, err = (stream.decode("utf-8", "replace").strip() for stream in captured(child, None, timeout_s))
     except subprocess.TimeoutExpired:
-        raise Fault(f"the prompt got no answer within {timeout_s:g} s.\n{MODEL_ADVICE}") from None
+        raise Unproven(f"the prompt got no answer within {timeout_s:g} s.\n{MODEL_ADVICE}") from None
     except OverflowError:
-        raise Fault(f"the answer to the prompt is longer than {OUTPUT_LIMIT >> 20} MB.\n{MODEL_ADVICE}") from None
+        raise Unproven(f"the answer to the prompt is longer than {OUTPUT_LIMIT >> 20} MB.\n{MODEL_ADVICE}") from None
     return child.returncode, out, err
 
 
@@ -352,7 +352,7 @@ def check_dashboard(probe: Probe, version: str, deadline: float) -> None:
             return
         # It learns of the gateway by a file, a little later than the gateway answers; all else never heals.
         if time.monotonic() >= deadline or not wrong[0].startswith("gateway_running"):
-            raise Fault(f"{url} disagrees: {'; '.join(wrong)}.\n{start_again(services_of(probe)[-1])}")
+            raise Unproven(f"{url} disagrees: {'; '.join(wrong)}.\n{start_again(services_of(probe)[-1])}")
         time.sleep(POLL_S)
 
 
@@ -366,14 +366,14 @@ def check_oidc(base: str, public_url: str) -> None:
         status, place, text = error.code, error.headers.get("Location", ""), error.read(600).decode(errors="replace")
     asked = urllib.parse.parse_qs(urllib.parse.urlsplit(place).query)
     if status != 302 or "redirect_uri" not in asked:
-        raise Fault(
+        raise Unproven(
             f"the dashboard can't begin a login at the OpenID Connect provider ({url} answered {status}): "
             f"{told(text)}\n"
             "The container has to reach the issuer, and to trust its certificate (agentCaFile)."
         )
     if asked["redirect_uri"] != [f"{public_url}/auth/callback"]:
         back = said(asked["redirect_uri"][0])
-        raise Fault(
+        raise Unproven(
             f"a login would lead back to {back}, declared is {public_url}/auth/callback.\n{start_again(DASHBOARD)}"
         )
 
@@ -385,27 +385,27 @@ def check_prompt(base: str, key: str, probe: Probe) -> str:
         status, answer = request(f"{base}/v1/chat/completions", key=key, body=body, timeout_s=probe.prompt_timeout_s)
     except OSError as error:
         limit = f"{probe.prompt_timeout_s:g} s"
-        raise Fault(f"the prompt got no answer within {limit}: {error}\n{MODEL_ADVICE}") from None
+        raise Unproven(f"the prompt got no answer within {limit}: {error}\n{MODEL_ADVICE}") from None
     if status != 200:
-        raise Fault(f"the prompt was answered with status {status}: {json.dumps(answer)[:600]}\n{LOOK}")
+        raise Unproven(f"the prompt was answered with status {status}: {json.dumps(answer)[:600]}\n{LOOK}")
     try:
         choice = (answer.get("choices") or [{}])[0]
         text = str((choice.get("message") or {}).get("content") or "")
     except (AttributeError, LookupError):
         form = "a form that is not OpenAI's"
-        raise Fault(f"the prompt was answered in {form}: {json.dumps(answer)[:600]}\n{LOOK}") from None
+        raise Unproven(f"the prompt was answered in {form}: {json.dumps(answer)[:600]}\n{LOOK}") from None
     if choice.get("finish_reason") != "stop" or (answer.get("hermes") or {}).get("failed"):
-        raise Fault(
+        raise Unproven(
             "the model endpoint did not answer the prompt "
             f"(finish_reason {choice.get('finish_reason')!r}): {told(text, 600)}\n{MODEL_ADVICE}"
         )
     if probe.expect not in text:
-        raise Fault(unexpected(probe, text))
+        raise Unproven(unexpected(probe, text))
     return text.strip()
 
 
 def check_skills(probe: Probe, shipped: int | None, deadline: float) -> int:
-    """How many skills the running agent offers; Fault when it has taken none over although its build brings some.
+    """How many skills the running agent offers; Unproven when it has taken none over although its build brings some.
 
     What a user has deleted or switched off since stays in the list that it keeps, and by the mark that it knows they
     may have opted out of all of them (upstream's tools/skills_sync.py).
@@ -414,7 +414,7 @@ def check_skills(probe: Probe, shipped: int | None, deadline: float) -> int:
     taken = f"{home}/skills/.bundled_manifest"
     while shipped and not read_home(user, taken) and read_home(user, f"{home}/{OPTED_OUT}") is None:
         if time.monotonic() >= deadline:
-            raise Fault(
+            raise Unproven(
                 f"the agent has taken over none of the {shipped} skills that its build brings: no {taken}.\n{LOOK}"
             )
         time.sleep(POLL_S)
@@ -439,7 +439,7 @@ def check_owners(home: str, uid: int) -> None:
         # By -execdir: a folder on the way may be replaced by a link between find and chown.
         but = ("!", "-path", f"{home}/lost+found", "!", "-path", f"{home}/{ON_VOLUME}")
         give = command("find", home, "-xdev", "!", "-uid", uid, *but)
-        raise Fault(
+        raise Unproven(
             f"{len(found)} files in {home} belong to others than uid {uid}:\n{shown}\n"
             f"Give them back: {give} -execdir chown -h {uid}:{uid} {{}} \\;"
         )
@@ -486,7 +486,7 @@ def check_account(user: str, uid: int) -> None:
         manager=enabled.stdout.strip(),
     )
     if found:
-        raise Fault(
+        raise Unproven(
             f"the account {user} can be used without the sandbox of the services: {'; '.join(found)}.\n"
             "Take back what was changed by hand, in /etc/ssh, /etc/cron.allow or the account; a new container "
             "(pulumi destroy, pulumi up) has none of it."
@@ -498,7 +498,7 @@ def check_folder(folder: Folder) -> None:
     path, owner = folder.path, str(folder.owner)
     as_owner = ("setpriv", "--reuid", owner, "--regid", owner, "--clear-groups", "--")
     if execute("findmnt", "--mountpoint", path).returncode != 0:
-        raise Fault(
+        raise Unproven(
             f"no folder of the node is mounted at {path}: what is written there would go with this container.\n"
             "Stop and start the container; if that does not help, `pct config` on the node has to name the folder."
         )
@@ -506,7 +506,7 @@ def check_folder(folder: Folder) -> None:
     done = execute(*as_owner, *act)
     if done.returncode != 0:
         may = "read" if folder.read_only else "write to"
-        raise Fault(f"user {owner} can't {may} {path}: {told(done.stderr)}\nThe folder's owner on the node decides.")
+        raise Unproven(f"user {owner} can't {may} {path}: {told(done.stderr)}\nThe folder's owner on the node decides.")
     if not folder.read_only:
         execute(*as_owner, "rm", "--", done.stdout.strip())
 
@@ -591,7 +591,7 @@ def probe_here(given: dict[str, Any]) -> Probe:
     """How the agent is asked for a prompt. How it runs, the guest knows better than who asks."""
     facts = record(Facts, FACTS)
     if facts is None:
-        raise Fault(f"{FACTS} is missing: the configure phase has not run")
+        raise Unproven(f"{FACTS} is missing: the configure phase has not run")
     api = facts.api_server
     return replace(
         of(Probe, given, "the question", strict=False),

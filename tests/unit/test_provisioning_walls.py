@@ -11,7 +11,7 @@ import pytest
 from provisioning.guest import supervise, walls
 from provisioning.guest.backend import BACKENDS
 from provisioning.guest.common import Refusal
-from provisioning.guest.walls import Account, Sources, Unsafe, opened, refuse_unsafe
+from provisioning.guest.walls import Account, Sources, Unsafe, open_owned, refuse_unsafe
 
 AGENT = Account(10000, 10001)
 ROOTS = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others, and mounts")
@@ -132,7 +132,7 @@ def test_what_was_opened_counts_and_not_its_name(guest: Path) -> None:
     finally:
         os.close(handle)
     with pytest.raises(Unsafe):
-        opened("/home/hermes/.hermes", AGENT)
+        open_owned("/home/hermes/.hermes", AGENT)
 
 
 def test_a_daemons_unit_goes_and_comes_with_it() -> None:
