@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from provisioning.models import (
     OidcClient,
     Service,
     VerifyInputs,
-    Volume,
 )
 from provisioning.phases import (
     NOT_OF_THE_BUILD,
@@ -133,11 +131,10 @@ def configure_inputs(stack: AgentStack, installed: Mapping[str, Any] | None = No
         container = ContainerInputs(
             backend=agent.container.backend,
             image=agent.container.image,
-            volumes=tuple(Volume(**asdict(mount)) for mount in stack.bind_mounts),
+            volumes=stack.bind_mounts,
             options=agent.container.extra_options,
             published_ip=agent.container.published_ip,
         )
-    managed = declared.managed
     return ConfigureInputs(
         **account(stack),
         container=container,
@@ -160,10 +157,7 @@ def configure_inputs(stack: AgentStack, installed: Mapping[str, Any] | None = No
             api_key=agent.model.key or None,
         ),
         settings=declared.config,
-        providers=managed.get("providers", {}),
-        fallback_models=tuple(managed.get("fallback_providers", ())),
-        auxiliary_models=managed.get("auxiliary", {}),
-        mcp_servers=managed.get("mcp_servers", {}),
+        managed=declared.managed,
         environment=agent.environment,
         secret_environment=agent.secret_environment,
         documents=declared.documents,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -28,9 +29,6 @@ from provisioning.guest.releases import ever_read_from_home
 from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
 from provisioning.models import (
-    MEMORIES,
-    MODEL_API_KEY_VARIABLE,
-    OIDC_SECRET_VARIABLE,
     AgentInputs,
     BaselineInputs,
     ConfigureInputs,
@@ -40,15 +38,14 @@ from provisioning.models import (
     document_place,
 )
 from provisioning.ssh import OnLine, SshTarget, connect
+from settings.agent.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
+from settings.kinds import USERS_GROUP
 
 READ_AT_START = "read_at_start"
 """The part of `declared` that tells which service would start anew."""
 
 AUTH_FILE = "auth.json"
 """The name under which its content travels among the secrets; no variable can be called so."""
-
-USERS_GROUP = "hermes-users"
-"""Who may use the agent's command line beside root, where sudo is installed."""
 
 BACKUPS_PATH = f"{LIBRARY}/backups"
 
@@ -159,7 +156,9 @@ def render_docker(inputs: DockerInputs) -> PhasePlan:
 
 def agent_directory_name(inputs: AgentInputs) -> str:
     """The folder below /opt/hermes: the release, or tag and commit; other packages than usual give another folder."""
-    name = str(inputs.release) if inputs.source == "pypi" else f"{inputs.git_tag}-{inputs.git_commit[:8]}"
+    # A tag may have slashes and more; the commit behind it keeps two folders apart.
+    tag = re.sub(r"[^A-Za-z0-9._-]", "-", inputs.git_tag)
+    name = str(inputs.release) if inputs.source == "pypi" else f"{tag}-{inputs.git_commit[:8]}"
     defaults = AgentInputs()
     if inputs.extras != defaults.extras or inputs.extra_python_packages:
         name += "-" + _sha256([inputs.extras, inputs.extra_python_packages])[:8]
@@ -407,14 +406,7 @@ def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:
     if inputs.model.api_key is not None:
         # Form A of facts hermes 1: with provider custom only an inline api_key is sent; key_env would be ignored.
         ours["model"]["api_key"] = f"${{{MODEL_API_KEY_VARIABLE}}}"
-    for key, value in (
-        ("providers", inputs.providers),
-        ("fallback_providers", list(inputs.fallback_models)),
-        ("auxiliary", inputs.auxiliary_models),
-        ("mcp_servers", inputs.mcp_servers),
-    ):
-        if value:
-            ours[key] = value
+    ours |= inputs.managed
     if inputs.dashboard.enabled and inputs.dashboard.trusted_proxies:
         # Read by none of RELEASES yet, but by newer ones; what all read is in managed_environment.
         ours["dashboard"] = {"trusted_proxies": list(inputs.dashboard.trusted_proxies)}

@@ -256,13 +256,24 @@ def require_root(connection: Connection, target: SshTarget) -> None:
         )
 
 
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        home = path.split("/", maxsplit=1)[0]
+        raise PrivateKeyError(
+            f"This machine knows no home folder for {home}, where the SSH key file {path} is to be.\n"
+            "Write the whole path."
+        ) from None
+
+
 def private_key_text(path: str) -> str:
     """The text of an SSH private key file, in the one form that every reader takes. PrivateKeyError for any other.
 
     This program, the command plugin and `ssh` read the same file with three libraries. `ssh` wants an OpenSSH key to
     begin with the first byte, without carriage returns, and its last line to be ended (tried with OpenSSH 9.2).
     """
-    file = Path(path).expanduser()
+    file = _expanded(path)
     try:
         data = file.read_bytes()
     except FileNotFoundError:
@@ -298,7 +309,7 @@ def _read_private_key(path: str) -> ed25519.Ed25519PrivateKey | ec.EllipticCurve
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-    file = Path(path).expanduser()
+    file = _expanded(path)
     data = private_key_text(path).encode()
     # Told by its header: the library says ValueError both for a foreign form and for a damaged key.
     openssh = data.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")

@@ -301,7 +301,7 @@ class Proxmox:
         self.timings = timings or Timings()
         self._clock = clock
         self._sleep = sleep
-        user, _, name = connection.token_id.partition("!")
+        user, _, name = connection.token_id.rpartition("!")
         host = f"[{connection.host}]" if ":" in connection.host else connection.host
         backend = Backend(
             host,

@@ -31,9 +31,13 @@ ENVIRONMENT = {
 DEFAULT_PORT = 8006
 CONNECT_SECONDS = 10.0
 
+TOKEN_ID = re.compile(r"(?!PVEAPIToken[= ])[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+")
+"""USER@REALM!NAME in Proxmox's own grammar (PVE::Auth::Plugin, PVE::AccessControl).
+
+A user of LDAP or OpenID may have an @ in the name. The exception is ours: the first word of a header that was pasted.
+"""
 _TOKEN = re.compile(
-    r"^(?P<id>[^\s:/@!=]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+)"
-    r"=(?P<secret>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$"
+    rf"(?P<id>{TOKEN_ID.pattern})=(?P<secret>[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}})"
 )
 _FINGERPRINT = re.compile(r"^(?:[0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$|^[0-9A-Fa-f]{64}$")
 _NODE = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9\-]{0,61}[A-Za-z0-9])?$")
@@ -136,7 +140,7 @@ class _Reader:
 
     def token(self) -> tuple[str, str]:
         value, name = self.text("apiToken")
-        match = _TOKEN.match(value)
+        match = _TOKEN.fullmatch(value)
         if match:
             return match["id"], match["secret"]
         remedy = (
@@ -175,21 +179,27 @@ class _Reader:
             rule = "only one way to verify the server can be used"
             remedy = "keep the CA file: the provider plugin can use it too"
             self.fault(" and ".join(given), f"{ca_file}, {fingerprint}", rule, remedy)
-        path = str(Path(ca_file).expanduser().absolute()) if ca_file else None
-        if path:
-            self.readable_ca(ca_name, path)
+        path = self.ca_path(ca_name, ca_file) if ca_file else None
         if fingerprint and not _FINGERPRINT.match(fingerprint):
             rule = "must be a SHA-256 fingerprint: 32 pairs of hex digits with colons"
             self.fault(print_name, fingerprint, rule, "`pvenode cert info` on the node shows it")
         return path, fingerprint.replace(":", "").lower() or None
 
-    def readable_ca(self, name: str, path: str) -> None:
+    def ca_path(self, name: str, file: str) -> str | None:
+        """The whole path of a CA's file; None where it can't be used."""
+        try:
+            path = str(Path(file).expanduser().absolute())
+        except RuntimeError:
+            rule = f"this machine knows no home folder for {file.split('/', maxsplit=1)[0]}"
+            self.fault(name, file, rule, "write the whole path, from / on")
+            return None
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
-        except (OSError, ssl.SSLError) as error:
-            reason = error.strerror or type(error).__name__
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            reason = getattr(error, "strerror", None) or type(error).__name__
             rule = f"must be a readable file of PEM certificates ({reason})"
             self.fault(name, path, rule, "copy /etc/pve/pve-root-ca.pem from the node")
+        return path
 
 
 def _without_login(url: str) -> str:

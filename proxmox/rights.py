@@ -5,6 +5,7 @@ Never Datastore.Allocate: it alone would let the token delete any volume.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -100,14 +101,14 @@ def faults_of_rights(rights: Iterable[Right], permissions: Permissions, token_id
             privileges, purposes = lacking.setdefault(grant_at, ([], []))
             privileges.extend(name for name in names if name not in privileges)
             purposes.append(right.purpose)
-    user = token_id.partition("!")[0]
+    user, token = shlex.quote(token_id.rpartition("!")[0]), shlex.quote(token_id)
     return [
         Fault(
             path,
             f"the token lacks {', '.join(privileges)}",
             f"needed to {', to '.join(dict.fromkeys(purposes))}",
             f'on a node: pveum role add {ROLE}; pveum role modify {ROLE} --append 1 --privs "{" ".join(privileges)}"; '
-            f"pveum acl modify {path} --roles {ROLE} --users {user} --tokens '{token_id}'",
+            f"pveum acl modify {path} --roles {ROLE} --users {user} --tokens {token}",
         )
         for path, (privileges, purposes) in lacking.items()
     ]
@@ -118,7 +119,8 @@ def grant_commands(rights: Sequence[Right], token_id: str, role: str = ROLE) -> 
 
     The token has privileges of its own (privsep), so both the user and the token get the role.
     """
-    user, _, name = token_id.partition("!")
+    user, _, name = token_id.rpartition("!")
+    user, token = shlex.quote(user), shlex.quote(token_id)
     # One of an any_of is enough, and the first is the weaker one.
     names = {name for right in rights for name in (right.privileges[:1] if right.any_of else right.privileges)}
     paths = dict.fromkeys(right.grant_at for right in rights)
@@ -127,5 +129,5 @@ def grant_commands(rights: Sequence[Right], token_id: str, role: str = ROLE) -> 
         f"pveum user add {user}",
         *(f"pveum acl modify {path} --roles {role} --users {user}" for path in paths),
         f"pveum user token add {user} {name} --privsep 1",
-        *(f"pveum acl modify {path} --roles {role} --tokens '{token_id}'" for path in paths),
+        *(f"pveum acl modify {path} --roles {role} --tokens {token}" for path in paths),
     ]

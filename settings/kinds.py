@@ -70,6 +70,8 @@ def plain_path(value: str) -> str:
 
 def local_file(name: str) -> Path:
     """A path on this machine, ~ expanded; the refusal says why that can't be done."""
+    if not name.isprintable():
+        raise refuse("a path can't hold a line break or another control character", "correct the path")
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -85,14 +87,11 @@ def read_text(name: str) -> str:
             raise refuse(f"the file {name} is larger than 1 MiB", "name the right file")
         # Some editors put a mark before the text (UTF-8's byte order mark), which is no part of it.
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeError) as error:
-        if isinstance(error, UnicodeError):
-            raise refuse(f"the file {name} is no text in UTF-8", "name the right file") from None
-        raise refuse(
-            f"the file {name} can't be read: {error.strerror}", "correct the path or the file's mode"
-        ) from None
-    except ValueError:
-        raise refuse("a path can't hold a NUL", "correct the path") from None
+    except UnicodeError:
+        raise refuse(f"the file {name} is no text in UTF-8", "name the right file") from None
+    except OSError as error:
+        rule = f"the file {name} can't be read: {error.strerror}"
+        raise refuse(rule, "correct the path or the file's mode") from None
 
 
 def _certificates(name: str) -> str:

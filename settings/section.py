@@ -107,7 +107,8 @@ class Section(BaseModel):
         except ValidationError as error:
             info.context.faults += _faults_of(error, found, info.context.remedy)
         except PydanticCustomError as error:
-            info.context.faults.append(Fault(str(found.alias), _shown(value), *_words(error.context or {})))
+            shown = HIDDEN if is_secret(found) else _shown(value)
+            info.context.faults.append(Fault(str(found.alias), shown, *_words(error.context or {})))
         return UNREAD
 
     def model_post_init(self, _context: Any, /) -> None:
@@ -229,6 +230,11 @@ def is_secret(found: FieldInfo) -> bool:
 
 def _holds_secret(annotation: Any) -> bool:
     return annotation is SecretStr or any(map(_holds_secret, get_args(annotation)))
+
+
+def default_of(model: type[Section], name: str) -> Any:
+    """The default of a section's setting."""
+    return model.model_fields[name].default
 
 
 def is_tree(found: FieldInfo) -> bool:

@@ -19,6 +19,8 @@ PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
 """Replaces each secret of the settings. A trial needs none, and may leak what it has."""
 COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+OTHER_MODELS = {"fallback_providers", "auxiliary"}
+"""Keys of the managed config.yaml that name further models."""
 MESSENGERS = re.compile(r"(TELEGRAM|DISCORD|SLACK|SIGNAL|WHATSAPP|MATRIX)_")
 
 
@@ -47,15 +49,15 @@ def detached(inputs: ConfigureInputs, endpoint: ModelEndpoint) -> ConfigureInput
     """
     secrets = {name: SecretStr(PLACEHOLDER) for name in inputs.secret_environment if not MESSENGERS.match(name)}
     environment = {name: value for name, value in inputs.environment.items() if not MESSENGERS.match(name)}
-    servers = {name: {**server, "enabled": False} for name, server in inputs.mcp_servers.items()}
+    kept = {key: value for key, value in inputs.managed.items() if key not in OTHER_MODELS}
+    if servers := kept.get("mcp_servers"):
+        kept["mcp_servers"] = {name: {**server, "enabled": False} for name, server in servers.items()}
     return inputs.model_copy(
         update={
             "home_on_root": False,
             "writable": (),
             "model": endpoint,
-            "fallback_models": (),
-            "auxiliary_models": {},
-            "mcp_servers": servers,
+            "managed": kept,
             "environment": environment,
             "secret_environment": secrets,
             "auth_file": None,
@@ -93,13 +95,13 @@ def left_out(inputs: ConfigureInputs) -> list[str]:
         )
         if inputs.container.volumes or inputs.container.options:
             found.append("agentExtraVolumes and agentExtraOptions")
-    if inputs.mcp_servers:
-        found.append(f"MCP servers, declared and not started: {', '.join(sorted(inputs.mcp_servers))}")
+    if servers := inputs.managed.get("mcp_servers"):
+        found.append(f"MCP servers, declared and not started: {', '.join(sorted(servers))}")
     if any(MESSENGERS.match(name) for name in (*inputs.environment, *inputs.secret_environment)):
         found.append("messengers")
     if inputs.dashboard.enabled and inputs.dashboard.auth_required:
         found.append("the dashboard's login")
-    if inputs.fallback_models or inputs.auxiliary_models:
+    if OTHER_MODELS & inputs.managed.keys():
         found.append("fallback and auxiliary models")
     if inputs.writable:
         found.append("folders of the node")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import yaml
 
 from components.state import OwnState
 from components.surroundings import cattle_check, pet_check
+from proxmox.connection import TOKEN_ID
 from proxmox.errors import Fault, Faults
 from proxmox.preflight import needed_cattle, needed_pet
 from proxmox.rights import Right, grant_commands
@@ -71,7 +71,7 @@ def main() -> int:
         "token", nargs="?", default="pulumi@pve!hermes", help="USER@REALM!TOKENNAME (pulumi@pve!hermes)"
     )
     token = parser.parse_args().token
-    if not re.fullmatch(r"[^\s:/@!=]+@[A-Za-z][\w.-]+![A-Za-z][\w.-]+", token):
+    if not TOKEN_ID.fullmatch(token):
         parser.error(f"{token} is not of the form USER@REALM!TOKENNAME")
     try:
         stacks = [stack_of(file, dict(os.environ)) for file in sorted(ROOT.glob("Pulumi.*.yaml"))]

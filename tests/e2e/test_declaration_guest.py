@@ -26,7 +26,7 @@ from components.explanation import explain
 from lab.ports import MODEL_PORT
 from lab.services.model import ModelEndpoint as LabModel
 from provisioning import BaselineInputs, PhaseFailed, PhasePlan, render_baseline, render_configure
-from provisioning.models import check_env_value
+from settings.kinds import unfit_for_env
 from tests.e2e.phase_guest import Guest, needs_root
 from tests.settings import cattle
 
@@ -404,7 +404,7 @@ def test_the_messengers_are_taken_up_and_no_port_is_opened(story: Story, tmp_pat
 
 def test_no_secret_is_where_others_can_read_it(story: Story) -> None:
     for secret in (FIRST_KEY, SPARE_KEY, WORD, TELEGRAM, "xapp-canary-1"):
-        check_env_value("canary", secret)
+        assert unfit_for_env(secret) is None
         found = story.guest.shell(f"grep -rlF '{secret}' /var/log /var/lib/hermes-provision /tmp /etc/systemd || true")
         assert found == ""
         assert story.guest.shell(f"journalctl --no-pager | grep -cF '{secret}' || true").strip() == "0"

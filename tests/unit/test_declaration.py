@@ -17,9 +17,9 @@ from components.phase import inputs_as_json
 from components.program import parts_in_clear
 from provisioning.guest import common
 from provisioning.guest.common import STOP_S
-from provisioning.models import LONGEST_DRAIN, ConfigureInputs
+from provisioning.models import ConfigureInputs
 from provisioning.phases import managed_config, render_configure
-from settings.agent.declaration import DeclarationSettings
+from settings.agent.declaration import LONGEST_DRAIN, DeclarationSettings
 from tests.settings import MODEL, cattle, faults
 
 CANARY = "canary-4e1b"

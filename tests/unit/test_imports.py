@@ -19,7 +19,7 @@ LIBRARY = sys.stdlib_module_names
 ALLOWED: dict[str, set[str]] = {
     "settings": {"proxmox", "dotenv", "pydantic", "pydantic_core", "yaml"},
     "proxmox": {"proxmoxer", "pydantic", "requests", "tenacity", "urllib3"},
-    "provisioning": {"cryptography", "jinja2", "paramiko", "pydantic", "yaml"},
+    "provisioning": {"settings", "cryptography", "jinja2", "paramiko", "pydantic", "yaml"},
     "components": {
         *("settings", "proxmox", "provisioning"),
         *("dotenv", "grpc", "pulumi", "pulumi_command", "pulumi_proxmoxve", "pydantic", "pydantic_core"),
@@ -101,8 +101,8 @@ def test_the_program_in_the_guest_needs_the_standard_library_only() -> None:
     ("module", "absent"),
     [
         ("proxmox.planning", {"pulumi", "paramiko", "components", "provisioning"}),
-        ("settings", {"pulumi", "proxmoxer", "requests", "paramiko", "components", "provisioning"}),
-        ("provisioning", {"pulumi", "proxmoxer", "paramiko", "components", "proxmox"}),
+        ("settings.stack", {"pulumi", "proxmoxer", "requests", "paramiko", "components", "provisioning"}),
+        ("provisioning", {"pulumi", "proxmoxer", "requests", "paramiko", "components"}),
         ("pvelab.server", {"pulumi", "proxmoxer", "components", "proxmox", "provisioning", "lab"}),
     ],
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import ssl
 from pathlib import Path
 
 import pytest
+import requests
 import trustme
 
+from proxmox.client import Proxmox
 from proxmox.connection import Connection, check_plugin_trust, plugin_certificates
 from proxmox.errors import Faults
+from proxmox.rights import grant_commands, manage_guest
 
 UUID = "12345678-aaaa-bbbb-cccc-1234567890ab"
 PRINT = ":".join(["AB"] * 32)
@@ -222,3 +226,24 @@ def test_the_plugin_reads_every_file_of_a_directory_and_only_certificates(ca_fil
     found = plugin_certificates({"SSL_CERT_FILE": str(tmp_path / "none"), "SSL_CERT_DIR": str(ca_file.parent)})
     assert found.count("BEGIN CERTIFICATE") == 1
     assert "PRIVATE" not in found
+
+
+@pytest.mark.parametrize("user", ["me@example.org@ldap", "o'brien@ad", "a!b@pve", "x=y@openid", "$(reboot)@pve"])
+def test_a_user_has_every_name_that_proxmox_gives(user: str) -> None:
+    """PVE::Auth::Plugin: anything but a blank, a colon and a slash, then @REALM."""
+    connection = Connection.from_sources(ENV | {"PROXMOX_VE_API_TOKEN": f"{user}!ci={UUID}"}, {})
+    assert (connection.token_id, connection.token_secret.get_secret_value()) == (f"{user}!ci", UUID)
+    sent = Proxmox(connection)._session.prepare_request(requests.Request("GET", connection.endpoint))
+    assert sent.headers["Authorization"] == f"PVEAPIToken={user}!ci={UUID}"
+
+
+def test_the_commands_for_a_user_can_be_pasted_whatever_its_name() -> None:
+    _, *commands = map(shlex.split, grant_commands([manage_guest(105)], "$(reboot)o'brien@ad!ci"))
+    assert all({"$(reboot)o'brien@ad", "$(reboot)o'brien@ad!ci"} & set(words) for words in commands)
+
+
+def test_a_home_folder_that_nobody_has_is_a_fault() -> None:
+    told = faults(ENV | {"PROXMOX_VE_CA_FILE": "~nobody-of-that-name/ca.pem"})
+    assert [(fault.key, fault.rule) for fault in told.faults] == [
+        ("PROXMOX_VE_CA_FILE", "this machine knows no home folder for ~nobody-of-that-name")
+    ]
