@@ -262,6 +262,21 @@ def test_each_dependency_has_its_reason() -> None:
     assert rows == names
 
 
+# --- words --------------------------------------------------------------------------------------
+
+DIALECT = re.compile(r"\b(anew|lent|wish(ed|es)?|borrows?|told|begun|whoever|goes on|of (one|its|their)'s own)\b")
+
+
+def test_the_documents_use_plain_words() -> None:
+    """Short sentences in common words: many readers' first language is not English."""
+    found = []
+    for document in [*DOCUMENTS, *(ROOT / "examples").rglob("README.md"), *(ROOT / "tests").rglob("README.md")]:
+        for number, line in enumerate(re.sub(r"`[^`\n]*`", "", document.read_text()).splitlines(), 1):
+            if word := DIALECT.search(line):
+                found.append(f"{name_of(document)}:{number}: {word.group()}")
+    assert found == []
+
+
 # --- what is held -------------------------------------------------------------------------------
 
 SECURITY = ROOT / "docs" / "security.md"
