@@ -384,9 +384,7 @@ class LxcRuntime:
         self._mount(guest_dir)
         source = mount_point(guest_dir, mount)
         mode = "ro" if mount.read_only else "rw"
-        module = [sys.executable, "-m", "pvelab.hotmount", str(pid), str(source), mount.path, mode, str(HOST_BASE)]
-        environment = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent), "PATH": os.environ.get("PATH", "")}
-        done = subprocess.run(module, capture_output=True, timeout=COMMAND_DEADLINE, check=False, env=environment)
+        done = _program("pvelab.hotmount", str(pid), str(source), mount.path, mode, str(HOST_BASE))
         if done.returncode:
             text = done.stderr.decode(errors="replace").strip()
             _try(["umount", str(source)])
@@ -433,7 +431,8 @@ class LxcRuntime:
         while held := [loop for image in images for loop in _loops_of(image) if not _mounted_at(loop)]:
             waited = time.monotonic() - began
             if waited > SETTLE_DEADLINE:
-                raise RuntimeFault(f"{held[0]} is still in use {SETTLE_DEADLINE:.0f} s after CT {spec.vmid} ended")
+                by = f" by {', '.join(holders)}" if (holders := _holders(held[0])) else ""
+                raise RuntimeFault(f"{held[0]} is still in use{by} {SETTLE_DEADLINE:.0f} s after CT {spec.vmid} ended")
             if waited > SETTLE_PATIENCE:
                 pause = 0.5
                 for loop in held:
@@ -683,26 +682,59 @@ def _mounted_at(device: str) -> list[str]:
     return [fields[1] for fields in lines if fields[0] == device]
 
 
+def _device_number(device: str) -> str:
+    """``7:3`` for ``/dev/loop3``."""
+    return Path(f"/sys/block/{Path(device).name}/dev").read_text().strip()
+
+
 def _unmount_copies(device: str) -> None:
     """Unmount a device that nobody has mounted here where it was copied to: into other processes' mount namespaces.
 
     Whoever makes a namespace (``unshare``, a sandbox, another lab's build) gets a copy of every mount of that moment. A
-    guest's are passed over, it has a user namespace of its own: its copies are what it runs on.
+    guest's are passed over, it has a user namespace of its own: its copies are what it runs on. The processes go on.
     """
     with contextlib.suppress(OSError):
-        number = Path(f"/sys/block/{Path(device).name}/dev").read_text().strip()
+        number = _device_number(device)
         here, users = (Path(f"/proc/self/ns/{kind}").readlink() for kind in ("mnt", "user"))
         seen = {here}
         for process in Path("/proc").glob("[0-9]*"):
             # Each may end meanwhile.
             with contextlib.suppress(OSError):
                 space = (process / "ns/mnt").readlink()
-                if space in seen or (process / "ns/user").readlink() != users:
-                    continue
-                seen.add(space)
-                mounted = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
-                for at in [fields[4] for fields in reversed(mounted) if fields[2] == number]:
-                    _try(["nsenter", "-t", process.name, "-m", "--", "umount", "-l", at])
+                if space not in seen and (process / "ns/user").readlink() == users:
+                    seen.add(space)
+                    _program("pvelab.letgo", process.name, number)
+
+
+def _holders(device: str) -> list[str]:
+    """Processes that have something of a device open, or stand in it: ``bash (pid 123)``."""
+    with contextlib.suppress(OSError, ValueError):
+        major, minor = map(int, _device_number(device).split(":"))
+        number = os.makedev(major, minor)
+        return [
+            f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+            for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda found: int(found.name))
+            if _holds(process, number)
+        ]
+    return []
+
+
+def _holds(process: Path, number: int) -> bool:
+    links = [process / "cwd", process / "root"]
+    with contextlib.suppress(OSError):
+        links += (process / "fd").iterdir()
+    for link in links:
+        with contextlib.suppress(OSError):
+            if link.stat().st_dev == number:
+                return True
+    return False
+
+
+def _program(module: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run one of our own programs that want a process with one thread."""
+    environment = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent), "PATH": os.environ.get("PATH", "")}
+    command = [sys.executable, "-m", module, *words]
+    return subprocess.run(command, capture_output=True, timeout=COMMAND_DEADLINE, check=False, env=environment)
 
 
 def _loops_of(image: Path) -> list[str]:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 from container_bench import DEADLINE, GIB, NODE, PORTS, Bench, bench_in, ip_of, silent, until
 
+from pvelab import lxc
 from pvelab.lxc import LxcRuntime
 from pvelab.network import NEEDED, SETTINGS
 from pvelab.place import Place
@@ -185,20 +187,59 @@ def test_what_a_guest_mounts_can_not_be_removed(bench: Bench) -> None:
         with pytest.raises(RuntimeFault, match="contains a filesystem in use"):
             bench.runtime.remove_volume(used)
         assert used.exists()
-    # What somebody's mount namespace got a copy of is let go of there as well.
-    with subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", "echo made; exec sleep 600"], stdout=subprocess.PIPE
-    ) as one:
+    bench.runtime.kill(spec)
+    bench.runtime.remove_volume(image)
+    assert not image.exists()
+
+
+WAIT_IN = "import os, time; os.chroot({root!r}); os.chdir('/'); print('made', flush=True); time.sleep(600)"
+
+
+@pytest.mark.parametrize("root", ["/", "/usr/share"])
+def test_a_copy_of_a_mount_in_somebodys_namespace_is_let_go_of(bench: Bench, root: str) -> None:
+    image = bench.volume("vm-999-disk-8")
+    spec = bench.create(117, Mount("mp0", "/data", image))
+    bench.runtime.start(spec, silent)
+    holder = ["unshare", "--mount", sys.executable, "-c", WAIT_IN.format(root=root)]
+    with subprocess.Popen(holder, stdout=subprocess.PIPE) as one:
         try:
             assert one.stdout is not None
             assert one.stdout.readline() == b"made\n"
-            assert str(bench.place.guest_dir(NODE, 106)) in Path(f"/proc/{one.pid}/mountinfo").read_text()
+            # From another root, its own list of mounts does not tell.
+            shown = str(bench.place.guest_dir(NODE, 117)) in Path(f"/proc/{one.pid}/mountinfo").read_text()
+            assert shown == (root == "/")
             bench.runtime.kill(spec)
             bench.runtime.remove_volume(image)
+            bench.remove(spec)
+            # It was not asked, and goes on.
             assert one.poll() is None
         finally:
             one.kill()
     assert not image.exists()
+
+
+def test_whoever_keeps_a_volume_open_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is detached and open can't be taken from a process; it is not ended, either."""
+    monkeypatch.setattr(lxc, "SETTLE_DEADLINE", 3.0)
+    image = bench.volume("vm-999-disk-9")
+    spec = bench.create(118, Mount("mp0", "/data", image))
+    bench.runtime.start(spec, silent)
+    inside = bench.place.guest_dir(NODE, 118) / "mp0"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", 'cd "$0" && echo made && exec sleep 600', inside], stdout=subprocess.PIPE
+    ) as one:
+        try:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"made\n"
+            with pytest.raises(
+                RuntimeFault, match=rf"is still in use by sleep \(pid {one.pid}\) 3 s after CT 118 ended"
+            ):
+                bench.runtime.kill(spec)
+            assert one.poll() is None
+        finally:
+            one.kill()
+    bench.remove(spec)
+    bench.runtime.remove_volume(image)
 
 
 def test_a_killed_monitor_leaves_nothing_that_stops_the_next_start(bench: Bench) -> None:
