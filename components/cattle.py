@@ -14,9 +14,10 @@ from components.access import Access
 from components.agent import HermesAgent
 from components.attachment import VolumeAttachment
 from components.claim import Claim
-from components.container import ContainerWish, Network, container, proxmox_provider
+from components.container import ContainerWish, container, proxmox_provider
 from components.dynamic import Owned
 from components.host_mounts import HostMounts, HostMountsProof, NodeSpec
+from components.network import NetworkPlan, network_spec
 from components.power import Power
 from proxmox.planning import AttachSpec, PowerSpec
 from settings.agent import AgentSettings, DockerAgent
@@ -31,7 +32,8 @@ PURPOSE_ON_ROOT = "Runs Hermes Agent. Its data is on its own root file system, a
 class Cattle(pulumi.ComponentResource):
     """Container, host mounts, attachment, power and, where the stack has one, SSH access and the agent.
 
-    ``attach`` None: the home is not on a volume. ``host`` None: nothing is asked of root. ``exports``: the outputs.
+    ``attach`` None: the home is not on a volume. ``host`` None: nothing is asked of root.
+    ``network`` None: there is no container yet. ``exports``: the outputs.
     """
 
     exports: dict[str, pulumi.Input[Any]]
@@ -45,6 +47,7 @@ class Cattle(pulumi.ComponentResource):
         host: NodeSpec | None = None,
         ssh_public_keys: list[str],
         phases: Mapping[str, Mapping[str, Any]] | None = None,
+        network: NetworkPlan | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
@@ -66,12 +69,7 @@ class Cattle(pulumi.ComponentResource):
                 tags=cattle.tags,
                 start_on_boot=cattle.start_on_boot,
                 nesting=True,
-                network=Network(
-                    bridge=cattle.network.bridge,
-                    address=cattle.network.address,
-                    gateway=cattle.network.gateway or None,
-                    nameserver=cattle.network.nameserver or None,
-                ),
+                network=network or NetworkPlan(network_spec(cattle.network)),
                 ssh_public_keys=ssh_public_keys,
             ),
             claim,

@@ -8,24 +8,16 @@ ignores those it reads (they are force-new), it leaves power to others, and it i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import pulumi
 import pulumi_proxmoxve as proxmoxve
 
 from components.claim import Claim, vmid_proof
+from components.network import NetworkPlan, cards, ip_configs, name_service
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.ownership import render_notes
-
-
-@dataclass(frozen=True)
-class Network:
-    """eth0 on a bridge; ``address`` is ``dhcp`` or a CIDR."""
-
-    bridge: str
-    address: str
-    gateway: str | None = None
-    nameserver: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class ContainerWish:
     start_on_boot: bool = False
     protection: bool = False
     nesting: bool = False
-    network: Network | None = None
+    network: NetworkPlan = field(default_factory=partial(NetworkPlan, None))
     ssh_public_keys: Sequence[str] = ()
 
 
@@ -80,13 +72,11 @@ def container(
     also_ignore: Sequence[str] = (),
 ) -> proxmoxve.ContainerLegacy:
     """Declare a container, stopped, with its VMID proved free first."""
-    network = wish.network
+    network = wish.network.declared
     initialization = proxmoxve.ContainerLegacyInitializationArgs(
         hostname=wish.hostname,
-        ip_configs=[_ip_config(network)] if network else None,
-        dns=proxmoxve.ContainerLegacyInitializationDnsArgs(servers=[network.nameserver])
-        if network and network.nameserver
-        else None,
+        ip_configs=ip_configs(network),
+        dns=name_service(network),
         user_account=proxmoxve.ContainerLegacyInitializationUserAccountArgs(keys=list(wish.ssh_public_keys))
         if wish.ssh_public_keys
         else None,
@@ -107,22 +97,14 @@ def container(
         disk=proxmoxve.ContainerLegacyDiskArgs(datastore_id=wish.storage, size=wish.disk),
         # nesting and nothing else: any other feature is refused for every token (facts proxmox 2.2)
         features=proxmoxve.ContainerLegacyFeaturesArgs(nesting=True) if wish.nesting else None,
-        network_interfaces=[proxmoxve.ContainerLegacyNetworkInterfaceArgs(name="eth0", bridge=network.bridge)]
-        if network
-        else [],
+        network_interfaces=cards(network),
         initialization=initialization,
         opts=pulumi.ResourceOptions.merge(
             opts,
             pulumi.ResourceOptions(
-                ignore_changes=["mountPoints", "started", *also_ignore],
+                ignore_changes=["mountPoints", "started", *wish.network.ignored, *also_ignore],
                 delete_before_replace=True,
                 hooks=pulumi.ResourceHookBinding(before_create=[vmid_proof(connection, wish.vmid, wish.node)]),
             ),
         ),
-    )
-
-
-def _ip_config(network: Network) -> proxmoxve.ContainerLegacyInitializationIpConfigArgs:
-    return proxmoxve.ContainerLegacyInitializationIpConfigArgs(
-        ipv4=proxmoxve.ContainerLegacyInitializationIpConfigIpv4Args(address=network.address, gateway=network.gateway)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,24 +68,33 @@ def _stack_file(stack: str) -> str:
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.surroundings import deletion_faults, pet_check, pet_faults, pet_place_faults  # noqa: PLC0415
+    from components.surroundings import (  # noqa: PLC0415
+        deletion_faults,
+        network_plan,
+        pet_check,
+        pet_faults,
+        pet_place_faults,
+    )
 
     state = read_own_state()
     # Before all else: what is said of another guest would only confuse.
     _refuse(stack, pet_place_faults(stack, state))
     check = pet_check(stack, state)
     _refuse(stack, [*deletion_faults(stack, state), *pet_faults(stack, check)])
+    _warn(network_plan(stack, None, stack.pet.vmid, state).warnings(stack.pet.vmid))
     pet = PetStorage("pet", stack, check.volumes)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
 def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
+    from components.network import network_spec  # noqa: PLC0415
     from components.surroundings import (  # noqa: PLC0415
         cattle_check,
         cattle_faults,
         home_faults,
         host_spec,
+        network_plan,
         number_faults,
         public_keys,
         warnings_of,
@@ -102,9 +111,11 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
     faults, folders = cattle_faults(stack, check)
-    _refuse(stack, [*key_faults, *home_faults(stack, keys, state), *faults])
-    for warning in warnings_of(check, stack.cattle, state):
-        pulumi.log.warn(warning)
+    vmid = stack.cattle.vmid
+    network = network_plan(stack, network_spec(stack.cattle.network), vmid, state, remade=check.guest.remade)
+    lost = network.faults(vmid, stack.connection.node)
+    _refuse(stack, [*key_faults, *home_faults(stack, keys, state), *faults, *lost])
+    _warn([*warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
     cattle = Cattle(
         "cattle",
         stack,
@@ -112,8 +123,14 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
         host=None if host is None else replace(host, folders=tuple(folders)),
         ssh_public_keys=keys,
         phases=state.phases,
+        network=network,
     )
     return cattle.exports
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        pulumi.log.warn(warning)
 
 
 def _refuse(stack: Stack, faults: list[Fault]) -> None:

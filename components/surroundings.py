@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from components.host_mounts import NodeSpec
 from components.host_settings import host_mounts_of, node_ssh_of
+from components.network import NetworkPlan
 from components.node_shell import node_shell
 from components.state import OwnState
 from provisioning.errors import PrivateKeyError
@@ -21,6 +23,7 @@ from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Refusal
 from proxmox.hostmounts import HostMountSpec, commands_to_paste, judge_folders, paste
 from proxmox.hostshell import read_folders, require_node, with_ids
 from proxmox.mountpoint import normal_path
+from proxmox.network import NetworkSpec
 from proxmox.operations import preview_removal
 from proxmox.planning import AttachSpec, VolumeSpec
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
@@ -85,6 +88,7 @@ def cattle_check(
             template=stack.template,
             bridge=cattle.network.bridge,
             address=None if cattle.network.static_ip is None else cattle.network.address,
+            address6=cattle.network.address6 if "/" in cattle.network.address6 else None,
             claim=state.claim,
             ours=known_without_claim(state, cattle.vmid),
             remade=bool(remaking(stack, keys, state)),
@@ -217,6 +221,18 @@ def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> 
             f"makes CT {cattle.vmid}, then stops until this was pasted there:{commands}"
         )
     return warnings
+
+
+def network_plan(
+    stack: PetStack | CattleStack, spec: NetworkSpec | None, vmid: int, state: OwnState, *, remade: bool = False
+) -> NetworkPlan:
+    """What is declared of a container's network, and what it has. One that can't be read is the preflight's to tell."""
+    there = None
+    if state.vmid == vmid:
+        with contextlib.suppress(ProxmoxError), Proxmox(stack.connection) as client:
+            # What is pending counts as there, as the plugin has it.
+            there = client.guest_config(stack.connection.node, vmid, current=False)
+    return NetworkPlan(spec, there, remade)
 
 
 def pet_faults(stack: PetStack, check: PetCheck) -> list[Fault]:

@@ -20,6 +20,7 @@ from proxmox.hostmounts import HostMountSpec, commands_to_paste, root_needed, st
 from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.neighbours import answer_of, resolved
+from proxmox.network import plain_address
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
 from proxmox.planning import GIB, AttachSpec, VolumeSpec, mount_of, plan_attach, plan_volume
 from proxmox.rights import (
@@ -59,6 +60,7 @@ class GuestCheck:
     template: str | None = None
     bridge: str | None = None
     address: str | None = None
+    address6: str | None = None
     claim: str | None = None
     ours: bool = False
     remade: bool = False
@@ -434,9 +436,14 @@ def _bridge_faults(check: GuestCheck, bridges: Collection[str] | None, grant: Fa
 
 def _address_faults(check: GuestCheck, seen: Surroundings) -> list[Fault]:
     """Whatever machine has the address and takes the SSH key, it would be provisioned in the container's place."""
-    wanted = fixed_address(check)
-    if wanted is None:
-        return []
+    declared = (("address", check.address), ("address6", check.address6))
+    return [
+        fault for name, value in declared if value and "/" in value for fault in _taken_faults(check, seen, name, value)
+    ]
+
+
+def _taken_faults(check: GuestCheck, seen: Surroundings, name: str, value: str) -> list[Fault]:
+    wanted = plain_address(value)
     others = [guest for guest in seen.cluster.guests if guest.vmid != check.vmid]
     found = seen.occupants
     declared = [guest for guest in others if wanted in static_addresses(guest.config)]
@@ -447,15 +454,14 @@ def _address_faults(check: GuestCheck, seen: Surroundings) -> list[Fault]:
     ]
     if wanted in found.endpoint:
         rules.append("must be free, and is the address at which Proxmox itself is asked")
-    if not rules and found.answer:
+    if not rules and found.answer and name == "address":
         rules.append(f"must be free, and the machine that has it {found.answer}")
-    return [Fault(check.key("address"), check.address or "", rule, "choose another") for rule in rules]
+    return [Fault(check.key(name), value, rule, "choose another") for rule in rules]
 
 
 def fixed_address(check: GuestCheck) -> str | None:
-    """The address without its prefix; None with DHCP."""
-    wanted = (check.address or "").partition("/")[0].lower()
-    return wanted if wanted not in ("", "dhcp") else None
+    """The IPv4 address without its prefix; None where it is not fixed."""
+    return plain_address(check.address) if check.address and "/" in check.address else None
 
 
 def _twin_faults(check: GuestCheck, guest: GuestFacts | None, occupants: Occupants) -> list[Fault]:
@@ -477,7 +483,7 @@ def _twin_faults(check: GuestCheck, guest: GuestFacts | None, occupants: Occupan
 def static_addresses(config: Mapping[str, str]) -> frozenset[str]:
     """The addresses that a guest's configuration gives to it: net0's ip and ip6, a virtual machine's ipconfig0."""
     return frozenset(
-        value.partition("/")[0].lower()
+        plain_address(value)
         for key, text in config.items()
         if key.startswith(("net", "ipconfig"))
         for name, _, value in (part.partition("=") for part in text.split(","))

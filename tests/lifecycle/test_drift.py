@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.lifecycle.homesite import CATTLE, NODE, PET, Site
+from proxmox.network import card_of
+from tests.lifecycle.homesite import CATTLE, NODE, PET, Site, assert_plain
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 SET_MOUNT = f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes,mountoptions=nodev;nosuid"
@@ -117,3 +120,96 @@ def test_the_pets_volume_unmounted_by_hand_is_mounted_again(with_pet: Site) -> N
     assert list(with_pet.node.volumes()) == [f"local-lvm:vm-{PET}-disk-0", VOLID]
     assert config["mp0"] == f"{VOLID},mp=/mnt/hermes,backup=1,size=2G"
     assert config["protection"] == 1
+
+
+def _card(site: Site, vmid: int = CATTLE) -> dict[str, str]:
+    return card_of(site.node.config(vmid))
+
+
+def test_what_was_set_by_hand_on_the_card_is_named_and_stays(with_both: Site) -> None:
+    """Nothing of net0 is planned away: neither by itself nor together with a change of a setting."""
+    hardware = _card(with_both)["hwaddr"]
+    by_hand = {"firewall": "1", "mtu": "1400", "rate": "5", "tag": "20", "ip6": "auto"}
+    card = ",".join(f"{name}={value}" for name, value in (_card(with_both) | by_hand).items())
+    with_both.node.set(CATTLE, net0=card, nameserver="192.0.2.53 192.0.2.54", searchdomain="home.example.org")
+    with_both.node.set(PET, net0="name=eth0,bridge=vmbr0,ip=dhcp")
+    for stack in ("cattle", "pet"):
+        run = with_both.up(stack)
+        assert run.changed == {}, run.explain()
+        assert with_both.writes == []
+        told = "\n".join(run.messages)
+        assert "no setting declares" in told
+        if stack == "cattle":
+            for part in (*(f"{name}={value}" for name, value in by_hand.items()), "cattleMtu", "nameserver=192.0.2.53"):
+                assert part in told, (part, told)
+
+    # A change sends the card as a whole, and reboots the guest; the preview says both.
+    with_both.configure(cattleMtu=1300, cattleNameserver="192.0.2.55", cattleHardwareAddress=hardware.lower())
+    told = "\n".join(with_both.preview("cattle").messages)
+    for part in ("mtu from 1400 to 1300", "nameserver from 192.0.2.53 192.0.2.54 to 192.0.2.55", "reboots"):
+        assert part in told, (part, told)
+    assert with_both.writes == []
+    run = with_both.up("cattle")
+    assert run.changed == {"update": 1}
+    assert [write.split(" ")[1].rpartition("/")[2] for write in with_both.writes] == ["config", "reboot"]
+    assert {name: _card(with_both)[name] for name in by_hand} == {**by_hand, "mtu": "1300", "rate": "5.00"}
+    assert _card(with_both)["hwaddr"] == hardware
+    config = with_both.node.config(CATTLE)
+    assert (config["nameserver"], config["searchdomain"]) == ("192.0.2.55", "home.example.org")
+    assert with_both.up("cattle").changed == {}
+    assert with_both.writes == []
+
+    # No setting of a setting: what it had declared stays, and is named from now on.
+    with_both.configure(cattleMtu=None, cattleNameserver=None)
+    assert with_both.up("cattle").changed == {}
+    assert _card(with_both)["mtu"] == "1300"
+
+
+def test_what_the_plugin_can_t_keep_is_refused_with_the_line_to_paste(with_both: Site) -> None:
+    with_both.node.set(CATTLE, net0=",".join(f"{k}={v}" for k, v in _card(with_both).items()) + ",trunks=2;3")
+    assert with_both.up("cattle").changed == {}
+    with_both.configure(cattleVlan=20)
+    run = with_both.pulumi("cattle", "up", "--yes", "--skip-preview")
+    told = run.explain()
+    for part in ("cattleVlan", "trunks=2;3", "take away", f"pct set {CATTLE} --net0"):
+        assert part in told, (part, told)
+    assert_plain(run)
+    assert with_both.writes == []
+    found = re.search(r"--net0 '([^']+)'", " ".join(told.split()))
+    assert found
+    with_both.node.set(CATTLE, net0=found.group(1))
+    assert with_both.up("cattle").changed == {}
+    assert with_both.writes == []
+    assert {name: _card(with_both)[name] for name in ("tag", "trunks")} == {"tag": "20", "trunks": "2;3"}
+
+
+def test_all_of_the_card_can_be_declared(with_pet: Site) -> None:
+    """As on a dedicated server: one address, a gateway elsewhere, IPv6, and what else a provider asks for."""
+    declared = {
+        "ip": ("cattleAddress", "203.0.113.5/32"),
+        "gw": ("cattleGateway", "198.51.100.1"),
+        "ip6": ("cattleAddress6", "2001:db8::5/64"),
+        "gw6": ("cattleGateway6", "fe80::1"),
+        "tag": ("cattleVlan", "20"),
+        "mtu": ("cattleMtu", "1400"),
+        "firewall": ("cattleFirewall", "1"),
+        "hwaddr": ("cattleHardwareAddress", "BC:24:11:00:00:01"),
+    }
+    settings: dict[str, Any] = dict(declared.values())
+    settings |= {"cattleVlan": 20, "cattleMtu": 1400, "cattleFirewall": True}
+    with_pet.configure(
+        **settings, cattleNameserver="192.0.2.53 2001:db8::53", cattleSearchDomain="home.example.org example.org"
+    )
+    with_pet.up("cattle")
+    assert {name: _card(with_pet)[name] for name in declared} == {name: value for name, (_, value) in declared.items()}
+    config = with_pet.node.config(CATTLE)
+    assert config["nameserver"] == "192.0.2.53 2001:db8::53"
+    assert config["searchdomain"] == "home.example.org example.org"
+    run = with_pet.up("cattle")
+    assert run.changed == {}
+    assert "no setting declares" not in "\n".join(run.messages)
+    with_pet.configure(cattleAddress="dhcp", cattleGateway=None, cattleFirewall=False)
+    with_pet.up("cattle")
+    card = _card(with_pet)
+    assert (card["ip"], card.get("gw"), card["firewall"], card["ip6"]) == ("dhcp", None, "0", "2001:db8::5/64")
+    assert with_pet.up("cattle").changed == {}

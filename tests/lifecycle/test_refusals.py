@@ -27,9 +27,9 @@ def refused(site: Site, stack: str, verb: str, *words: str) -> Run:
 
 def test_a_cattle_needs_a_pet(site: Site) -> None:
     """Field reports E16."""
-    refused(site, "cattle", "preview", "petStack = pet", "must be up first", "pulumi up --stack pet")
+    refused(site, "cattle", "preview", "petStack = pet", "has no outputs", "pulumi up --stack pet")
     site.configure(petStack="no-such-pet")
-    refused(site, "cattle", "preview", "petStack = no-such-pet", "must be up first")
+    refused(site, "cattle", "preview", "petStack = no-such-pet", "there is no stack of that name")
 
 
 def test_an_unknown_volume_lists_the_known_ones(with_pet: Site) -> None:

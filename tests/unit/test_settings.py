@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import yaml
 
 from components.host_settings import host_mounts_of, node_ssh_of
+from components.network import network_spec
 from components.node_shell import NodeSsh
+from proxmox.network import NetworkSpec
 from settings.agent import BareMetalAgent, DockerAgent
 from settings.stack import AgentStack, PetStack, Role, role_of
 from tests.repository import a_release, pasted
@@ -82,7 +85,22 @@ def test_the_role_is_declared_or_in_the_name(stack: str, declared: str, role: Ro
         ("cattle", "cattleAddress", "192.168.1.205"),
         ("cattle", "cattleAddress", "192.168.1.0/24"),
         ("cattle", "cattleAddress", "example"),
+        ("cattle", "cattleAddress", "192.168.1.205/255.255.255.0"),  # facts proxmox: CIDRv4, a prefix of 8 to 32
+        ("cattle", "cattleAddress", "192.168.1.205/0.0.0.255"),
+        ("cattle", "cattleAddress", "192.168.1.205/0"),
+        ("cattle", "cattleAddress", "auto"),  # IPv6 only
+        ("cattle", "cattleAddress6", "2001:db8::5"),
+        ("cattle", "cattleAddress6", "192.168.1.205/24"),
+        ("cattle", "cattleAddress6", "2001:db8::/64"),
         ("cattle", "cattleNameserver", "dns"),
+        ("cattle", "cattleNameserver", "192.0.2.53 dns"),
+        ("cattle", "cattleSearchDomain", "home_net"),
+        ("cattle", "cattleVlan", 4095),
+        ("cattle", "cattleMtu", 63),
+        ("cattle", "cattleMtu", 65536),
+        ("cattle", "cattleFirewall", "on"),
+        ("cattle", "cattleHardwareAddress", "01:24:11:00:00:01"),
+        ("cattle", "cattleBridge", "a-bridge-with-16"),
         ("cattle", "cattleSshHostKey", "SHA256:AjQAs5YD7uTWfzmQFt1o4SjfPfdfOuMAm7B30H8tdVg"),
         ("cattle", "cattleAddress", "192.0.2.255/24"),
         ("cattle", "cattleAddress", "169.254.7.3/16"),
@@ -172,12 +190,55 @@ def test_a_secret_that_is_not_set_may_stand_empty_in_clear() -> None:
     assert not cattle(agentModelKey="", in_clear=frozenset({"agentModelKey"})).agent.model.key
 
 
+DHCP = NetworkSpec(bridge="vmbr0", ip="dhcp")
+
+
+@pytest.mark.parametrize(
+    ("given", "spec"),
+    [
+        ({}, DHCP),
+        (
+            {"cattleAddress": "203.0.113.5/32", "cattleGateway": "198.51.100.1"},
+            replace(DHCP, ip="203.0.113.5/32", gateway="198.51.100.1"),
+        ),
+        (
+            {"cattleAddress": "10.0.0.0/31", "cattleGateway": "10.0.0.1"},
+            replace(DHCP, ip="10.0.0.0/31", gateway="10.0.0.1"),
+        ),
+        ({"cattleAddress": "manual"}, replace(DHCP, ip="manual")),
+        ({"cattleAddress6": "auto"}, replace(DHCP, ip6="auto")),
+        (
+            {"cattleAddress6": "2001:db8::5/64", "cattleGateway6": "fe80::1"},
+            replace(DHCP, ip6="2001:db8::5/64", gateway6="fe80::1"),
+        ),
+        ({"cattleNameserver": "192.0.2.53, 2001:db8::53"}, replace(DHCP, nameservers=("192.0.2.53", "2001:db8::53"))),
+        ({"cattleSearchDomain": "home.example.org lan"}, replace(DHCP, search="home.example.org lan")),
+        ({"cattleBridge": "vmbr0.20"}, replace(DHCP, bridge="vmbr0.20")),
+        ({"cattleVlan": 1, "cattleMtu": 64, "cattleFirewall": "true"}, replace(DHCP, vlan=1, mtu=64, firewall=True)),
+        (
+            {"cattleVlan": 4094, "cattleMtu": 65535, "cattleFirewall": "false"},
+            replace(DHCP, vlan=4094, mtu=65535, firewall=False),
+        ),
+        (
+            {"cattleHardwareAddress": "bc:24:11:00:00:01"},
+            replace(DHCP, hardware_address="BC:24:11:00:00:01"),
+        ),
+    ],
+)
+def test_all_of_the_card_that_proxmox_takes_can_be_set(given: dict[str, Any], spec: NetworkSpec) -> None:
+    assert network_spec(cattle(**given).cattle.network) == spec
+
+
 @pytest.mark.parametrize(
     ("given", "part"),
     [
         ({"cattleAddress": "192.168.1.205/24"}, "needs a gateway"),
-        ({"cattleAddress": "192.168.1.205/24", "cattleGateway": "10.0.0.1"}, "outside the network"),
-        ({"cattleAddress": "192.168.1.1/24", "cattleGateway": "192.168.1.1"}, "the cattle's own address"),
+        ({"cattleAddress": "192.168.1.205/24", "cattleGateway": "10.0.0.1"}, "outside of the network"),
+        ({"cattleAddress": "192.168.1.1/24", "cattleGateway": "192.168.1.1"}, "the container's own address"),
+        ({"cattleGateway6": "fe80::1"}, "static address only"),
+        ({"cattleAddress6": "auto", "cattleGateway6": "fe80::1"}, "static address only"),
+        ({"cattleAddress6": "2001:db8::5/64", "cattleGateway6": "2001:db8:1::1"}, "outside of the network"),
+        ({"cattleAddress6": "2001:db8::5/64", "cattleNameserver": "192.0.2.53 2001:DB8:0::5"}, "own address"),
         (
             {"cattleAddress": "192.168.1.5/24", "cattleGateway": "192.168.1.1", "cattleNameserver": "192.168.1.5"},
             "the cattle's own address",
