@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic.fields import FieldInfo
 
-from settings.section import is_secret, kind, own_settings
+from settings.section import is_secret, kind, of_file, own_settings
 from settings.stack import GROUPS, SECRETS, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,9 +125,9 @@ def as_a_stack_file_has_it(key: str, schema: dict[str, Any]) -> dict[str, Any]:
             choices = [encrypted, {"const": ""}]
         case "object" if is_secret(found):
             choices = [{"type": "object", "additionalProperties": encrypted}]
-        case "array" if inner.get("type") != "array":  # of files
+        case "array" if of_file(found):
             choices = [{"type": "array", "items": {"type": "string"}}, encrypted]
-        case "string" if inner.get("type", "string") != "string":  # a file
+        case "string" if of_file(found):
             choices = [{"type": "string"}, encrypted]
         case "object" if key == "agentDocuments":
             file = {"type": "object", "required": ["file"], "properties": {"file": {"type": "string"}}}

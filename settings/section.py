@@ -212,10 +212,14 @@ def _plain(message: str) -> str:
 # --- what is known of a field -------------------------------------------------------------------
 
 
+def of_file(found: FieldInfo) -> OfFile | None:
+    """The mark of a setting that is read from files; None where it is not."""
+    return next((each for each in found.metadata if isinstance(each, OfFile)), None)
+
+
 def kind(found: FieldInfo) -> Kind:
     """What Pulumi calls the type of a setting."""
-    marked = next((each for each in found.metadata if isinstance(each, OfFile)), None)
-    if marked is not None:
+    if (marked := of_file(found)) is not None:
         return marked.kind
     annotation = found.annotation
     origin = get_origin(annotation) or annotation
@@ -225,7 +229,7 @@ def kind(found: FieldInfo) -> Kind:
 
 def is_secret(found: FieldInfo) -> bool:
     """Whether a setting is stored with --secret: what holds a SecretStr, unless it is read from a file."""
-    return not any(isinstance(each, OfFile) for each in found.metadata) and _holds_secret(found.annotation)
+    return of_file(found) is None and _holds_secret(found.annotation)
 
 
 def _holds_secret(annotation: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -20,6 +19,7 @@ import provisioning.errors
 import proxmox.errors
 from proxmox.rights import allocate_on, grant_commands, manage_guest, mount_foreign, see_all_guests, use_bridge
 from proxmox.rights import use_template as see_template
+from settings import generate
 from tests.attacks.attack import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,28 +53,9 @@ def declared() -> dict[str, dict[str, Any]]:
     return config
 
 
-def option_row(key: str, option: dict[str, Any]) -> str:
-    """The row of docs/options.md for a key of Pulumi.yaml."""
-    default = option["default"]
-    shown = "" if default == "" else f"`{default if isinstance(default, str) else json.dumps(default)}`"
-    # An asterisk would begin emphasis.
-    described = option["description"].replace("*", r"\*")
-    return f"| `{key}` | {option['type']} | {shown} | {described} |"
-
-
-@pytest.mark.parametrize("key", sorted(declared()))
-def test_an_option_has_its_row(key: str) -> None:
-    row = option_row(key, declared()[key])
-    assert row in (ROOT / "docs" / "options.md").read_text().splitlines(), f"docs/options.md lacks this line:\n{row}"
-
-
-def test_there_is_no_row_for_an_option_that_is_none() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \| (?:string|integer|boolean|array|object) \|",
-        (ROOT / "docs" / "options.md").read_text(),
-        re.MULTILINE,
-    )
-    assert sorted(rows) == sorted(declared())
+def test_what_is_made_of_the_settings_is_up_to_date() -> None:
+    behind = [name_of(file) for file, text in generate.made().items() if file.read_text() != text]
+    assert behind == [], "python -m settings.generate"
 
 
 # Of upstream's hermes-agent/docs/nixos-setup.md, "Options Reference".

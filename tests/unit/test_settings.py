@@ -19,15 +19,7 @@ from settings.stack import AgentStack, PetStack, Role, role_of
 from tests.repository import a_release, pasted
 from tests.settings import ENVIRONMENT, MODEL, cattle, faults, pet, read
 
-PROJECT = yaml.safe_load((Path(__file__).parents[2] / "Pulumi.yaml").read_text())
-DECLARED: dict[str, dict[str, Any]] = PROJECT["config"]
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
-
-
-def test_every_key_of_the_project_has_type_default_and_description() -> None:
-    for key, entry in DECLARED.items():
-        assert {"type", "default", "description"} <= set(entry), key
-        assert str(entry["description"]).strip().endswith("."), key
 
 
 def test_the_defaults_are_the_design_s_pet() -> None:
