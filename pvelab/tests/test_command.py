@@ -1,0 +1,99 @@
+"""The command, as a person types it: a lab without containers from up to destroy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+SOURCES = Path(__file__).resolve().parents[1] / "src"
+
+
+def pvelab(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PVELAB_DIR": str(folder), "PYTHONPATH": str(SOURCES)}
+    return subprocess.run(
+        [sys.executable, "-m", "pvelab", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("command") / "a lab"
+    done = pvelab(made, "up", "--no-containers")
+    assert done.returncode == 0, done.stderr
+    yield made
+    assert pvelab(made, "destroy").returncode == 0
+    assert not made.exists()
+
+
+def version(folder: Path) -> requests.Response:
+    """Asked with nothing but what `env` says."""
+    script = pvelab(folder, "env").stdout + "env -0"
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=10).stdout
+    known = dict(line.split("=", 1) for line in said.split("\0") if "=" in line)
+    headers = {"Authorization": f"PVEAPIToken={known['PROXMOX_VE_API_TOKEN']}"}
+    address = f"{known['PROXMOX_VE_ENDPOINT']}api2/json/version"
+    return requests.get(address, headers=headers, verify=known["PROXMOX_VE_CA_FILE"], timeout=10)
+
+
+def test_up_can_be_repeated_and_env_is_all_that_a_client_needs(folder: Path) -> None:
+    assert version(folder).status_code == 200
+    again = pvelab(folder, "up", "--no-containers")
+    assert (again.returncode, "is up already" in again.stderr) == (0, True)
+    assert pvelab(folder, "status").returncode == 0
+
+
+def test_a_lab_in_another_form_is_told(folder: Path) -> None:
+    done = pvelab(folder, "up", "--no-containers", "--nodes", "3")
+    assert done.returncode == 1
+    assert done.stderr == "lab: the lab is up with 1 node(s): pvelab down first\n"
+
+
+def test_faults_are_set_listed_and_cleared(folder: Path) -> None:
+    rule = ("error", "--path", "/version$", "--status", "596", "--text", "Connection timed out", "--count", "0")
+    assert pvelab(folder, "faults", "add", *rule).stdout.strip().isdigit()
+    for _ in range(2):
+        assert (version(folder).status_code, version(folder).reason) == (596, "Connection timed out")
+    [listed] = [json.loads(line) for line in pvelab(folder, "faults", "list").stdout.splitlines()]
+    assert (listed["kind"], listed["count"], listed["fired"]) == ("error", None, 4)
+    assert len(pvelab(folder, "faults", "fired").stdout.splitlines()) == 4
+    assert pvelab(folder, "faults", "clear").returncode == 0
+    assert version(folder).status_code == 200
+
+
+def test_a_fault_that_can_not_be_is_refused(folder: Path) -> None:
+    done = pvelab(folder, "faults", "add", "error", "--path", "(")
+    assert done.returncode == 1
+    assert "unterminated subpattern" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_reset_clears_faults_and_keeps_the_address(folder: Path) -> None:
+    before = pvelab(folder, "env").stdout
+    pvelab(folder, "faults", "add", "error", "--path", "/version$")
+    assert pvelab(folder, "reset").returncode == 0
+    assert pvelab(folder, "env").stdout == before
+    assert version(folder).status_code == 200
+    assert pvelab(folder, "pct", "list").stdout == ""
+
+
+def test_without_a_lab_each_verb_says_what_to_do(tmp_path: Path) -> None:
+    for verb in ("env", "shell"):
+        done = pvelab(tmp_path / "none", verb)
+        assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (1, "lab: the lab is not up: pvelab up")
+    assert pvelab(tmp_path / "none", "status").returncode == 3
+    reset = pvelab(tmp_path / "none", "reset")
+    assert reset.returncode == 1
+    assert "Traceback" not in reset.stderr
+    assert pvelab(tmp_path / "none", "destroy").returncode == 0
