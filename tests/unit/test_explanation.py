@@ -120,6 +120,8 @@ def test_a_newer_program_is_a_cause_too() -> None:
 
 def test_what_the_engine_drops_or_turns_into_another_number_is_no_change() -> None:
     assert list(changed({"a": 1, "b": [1, 2]}, {"a": 1.0, "b": [1.0, 2.0], "c": None})) == []
+    assert list(changed({"a": 1, "old": {}, "gone": []}, {"a": 1, "new": {}})) == []
+    assert list(changed({"a": 0}, {})) == ["a"]
     assert list(changed({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})) in (["a.b", "a.c"], ["a.c", "a.b"])
 
 
