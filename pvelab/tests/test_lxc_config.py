@@ -80,6 +80,8 @@ def test_the_interface_hangs_on_the_labs_bridge_with_the_mtu_of_the_way_out() ->
     assert ("lxc.net.0.link", "hlab1") in found
     assert ("lxc.net.0.hwaddr", "BC:24:11:00:00:01") in found
     assert ("lxc.net.0.mtu", "1400") in found
+    smaller = replace(FIXED, mtu=1300)
+    assert ("lxc.net.0.mtu", "1300") in settings(lxc_config(spec(interfaces=(smaller,)), GUEST_DIR, "hlab1", V1))
 
 
 def test_a_guest_without_interfaces_does_not_get_the_hosts() -> None:
@@ -163,6 +165,19 @@ def test_interfaces_static_dhcp_and_none() -> None:
         "auto eth1\niface eth1 inet manual\n"
     )
     assert "iface eth0 inet dhcp\n" in interfaces_file([DHCP])
+
+
+def test_a_gateway_outside_of_the_network_gets_a_route_of_its_own() -> None:
+    """As make_gateway_scripts of PVE/LXC/Setup/Debian.pm writes it."""
+    alone = replace(FIXED, ip="203.0.113.5/32", gateway="198.51.100.1", ip6="2001:db8::5/64", gateway6="fe80::1")
+    assert interfaces_file([alone]).partition("auto eth0\n")[2] == (
+        "iface eth0 inet static\n\taddress 203.0.113.5/32\n"
+        "\tpost-up ip route add 198.51.100.1 dev eth0\n"
+        "\tpost-up ip route add default via 198.51.100.1 dev eth0\n"
+        "\tpre-down ip route del default via 198.51.100.1 dev eth0\n"
+        "\tpre-down ip route del 198.51.100.1 dev eth0\n"
+        "iface eth0 inet6 static\n\taddress 2001:db8::5/64\n\tgateway fe80::1\n"
+    )
 
 
 def test_a_name_resolves_to_the_fixed_address_or_to_loopback() -> None:

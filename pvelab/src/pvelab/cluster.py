@@ -258,6 +258,7 @@ class Cluster:
                     gateway=net.get("gw"),
                     ip6=net.get("ip6"),
                     gateway6=net.get("gw6"),
+                    mtu=int(net["mtu"]) if "mtu" in net else None,
                 )
 
     def activate(self, node: str, config: GuestConfig) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 from pvelab.idmap import COUNT, HOST_BASE
@@ -80,7 +81,7 @@ def lxc_config(spec: GuestSpec, guest_dir: Path, bridge: str, traits: HostTraits
             f"{prefix}.link = {bridge}",
             f"{prefix}.name = {interface.name}",
             f"{prefix}.hwaddr = {interface.hwaddr}",
-            f"{prefix}.mtu = {traits.mtu}",
+            f"{prefix}.mtu = {interface.mtu or traits.mtu}",
             f"{prefix}.flags = up",
         ]
     if not spec.interfaces:
@@ -153,18 +154,31 @@ def interfaces_file(interfaces: Sequence[Interface]) -> str:
             parts.append(f"iface {one.name} inet dhcp")
         elif one.ip and one.ip != "manual":
             parts.append(f"iface {one.name} inet static\n\taddress {one.ip}")
-            if one.gateway:
-                parts.append(f"\tgateway {one.gateway}")
+            parts += _way_out(one.name, one.ip, one.gateway)
         else:
             parts.append(f"iface {one.name} inet manual")
         if one.ip6 in {"auto", "dhcp"}:
             parts.append(f"iface {one.name} inet6 {one.ip6}")
         elif one.ip6 and one.ip6 != "manual":
             parts.append(f"iface {one.name} inet6 static\n\taddress {one.ip6}")
-            if one.gateway6:
-                parts.append(f"\tgateway {one.gateway6}")
+            parts += _way_out(one.name, one.ip6, one.gateway6)
         blocks.append("\n".join(parts) + "\n")
     return "\n".join(blocks)
+
+
+def _way_out(name: str, address: str, gateway: str | None) -> list[str]:
+    """The lines for a gateway: one outside of the network gets a route of its own (PVE::LXC::Setup::Debian)."""
+    if gateway is None:
+        return []
+    way = ip_address(gateway)
+    if way in ip_interface(address).network or way.is_link_local:
+        return [f"\tgateway {gateway}"]
+    return [
+        f"\tpost-up ip route add {gateway} dev {name}",
+        f"\tpost-up ip route add default via {gateway} dev {name}",
+        f"\tpre-down ip route del default via {gateway} dev {name}",
+        f"\tpre-down ip route del {gateway} dev {name}",
+    ]
 
 
 def hosts_file(spec: GuestSpec) -> str:

@@ -31,7 +31,10 @@ class RuntimeFault(Exception):  # noqa: N818 - a fault of the machine, not of a 
 
 @dataclass(frozen=True)
 class Interface:
-    """One ``netN`` of a guest. ``ip`` and ``ip6`` as in the config: CIDR, ``dhcp``, ``auto``, ``manual`` or None."""
+    """One ``netN`` of a guest. ``ip`` and ``ip6`` as in the config: CIDR, ``dhcp``, ``auto``, ``manual`` or None.
+
+    ``mtu`` None: that of the bridge.
+    """
 
     name: str
     bridge: str
@@ -40,6 +43,7 @@ class Interface:
     gateway: str | None = None
     ip6: str | None = None
     gateway6: str | None = None
+    mtu: int | None = None
 
 
 @dataclass(frozen=True)
