@@ -484,6 +484,15 @@ def test_an_address_that_a_running_container_has_by_dhcp_is_refused() -> None:
     assert "CT 106 'alice'" in told
 
 
+def test_an_ipv6_address_of_another_guest_is_refused_however_it_is_written() -> None:
+    other = replace(NEIGHBOUR, config={**ALICE, "net0": "name=eth0,ip6=2001:DB8:0:0::5/64"})
+    seen = around()
+    seen = replace(seen, cluster=replace(seen.cluster, guests=(*seen.cluster.guests, other)))
+    for address6, told in (("2001:db8::5/64", ["cattleAddress6"]), ("2001:db8::6/64", []), ("auto", [])):
+        check = replace(CATTLE, guest=replace(CATTLE.guest, address=None, address6=address6))
+        assert [fault.key for fault in cattle_faults(check, seen)] == told
+
+
 def test_an_address_that_a_machine_outside_of_proxmox_has_is_refused() -> None:
     [told] = addressed(Occupants(answer="answers on port 22"))
     assert "the machine that has it answers on port 22" in told
