@@ -52,9 +52,9 @@ def main() -> int:
     parser.add_argument("fingerprint", nargs="?", help="SHA-256, as `pvenode cert info` shows it")
     options = parser.parse_args()
     host, _, port = options.address.removeprefix("https://").rstrip("/").partition(":")
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    file = base / "hermes-homelab" / f"{host}.pem"
     try:
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        file = base / "hermes-homelab" / f"{host}.pem"
         pem = certificate_of(host, int(port or DEFAULT_PORT))
         if options.fingerprint is None:
             print(f"The certificate of {host} has the SHA-256 fingerprint\n  {fingerprint_of(pem)}")
@@ -62,7 +62,7 @@ def main() -> int:
             print(f"  scripts/trust {options.address} FINGERPRINT")
             return 0
         save(pem, options.fingerprint, file)
-    except (TrustError, ValueError) as error:
+    except (TrustError, ValueError, RuntimeError) as error:
         print(f"trust: {error}", file=sys.stderr)
         return 1
     print(f"export PROXMOX_VE_CA_FILE={shlex.quote(str(file))}")

@@ -168,7 +168,7 @@ def test_nothing_of_the_product_knows_how_the_labs_image_differs() -> None:
     )
     sources = [
         path
-        for part in ("components", "provisioning", "proxmox", "scripts")
+        for part in ("settings", "components", "provisioning", "proxmox", "scripts")
         for path in (ROOT / part).rglob("*")
         if path.suffix in {".py", ".sh", ".j2"}
     ]
