@@ -14,7 +14,7 @@ from typing import Any
 
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 
 from components.access import card_of
 from components.dynamic import Props, Provider, changed, diff_of, progress
@@ -30,6 +30,7 @@ from provisioning.phases import (
     run_phase,
 )
 from provisioning.ssh import HostKey, SshTarget
+from settings.section import shown
 
 PHASE_SECONDS = 1800.0
 
@@ -54,17 +55,7 @@ _PHASES: dict[PhaseName, tuple[type[BaseModel], _Render]] = {
 
 def inputs_as_json(inputs: BaseModel) -> str:
     """A phase's inputs with their secrets: only for a Pulumi secret."""
-
-    def reveal(value: object) -> object:
-        if isinstance(value, SecretStr):
-            return value.get_secret_value()
-        if isinstance(value, dict):
-            return {key: reveal(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [reveal(item) for item in value]
-        return value
-
-    return json.dumps(reveal(inputs.model_dump()), sort_keys=True)
+    return json.dumps(shown(inputs, lambda _, secret: secret), sort_keys=True)
 
 
 def plan_of(phase: PhaseName, inputs: str) -> PhasePlan:

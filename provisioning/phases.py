@@ -18,8 +18,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
-
 from provisioning.compose import compose_file, container_parameters, identity, service
 from provisioning.guest import inputs as guest
 from provisioning.guest.common import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, LIBRARY, STOP_S
@@ -40,12 +38,21 @@ from provisioning.models import (
 from provisioning.ssh import OnLine, SshTarget, connect
 from settings.agent.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
 from settings.kinds import USERS_GROUP
+from settings.section import secrets as secrets_of
+from settings.section import shown
 
 READ_AT_START = "read_at_start"
 """The part of `declared` that tells which service would start anew."""
 
 AUTH_FILE = "auth.json"
 """The name under which its content travels among the secrets; no variable can be called so."""
+
+VARIABLES_OF_SECRETS = {
+    "model.api_key": MODEL_API_KEY_VARIABLE,
+    "api_server.key": "API_SERVER_KEY",
+    "dashboard.oidc.client_secret": OIDC_SECRET_VARIABLE,
+}
+"""By its path in the inputs: the variable that the agent reads a secret from."""
 
 BACKUPS_PATH = f"{LIBRARY}/backups"
 
@@ -167,17 +174,9 @@ def agent_directory_name(inputs: AgentInputs) -> str:
 
 def render_configure(inputs: ConfigureInputs) -> PhasePlan:
     """The managed scope, the units, and starting what has to start."""
-    secrets: dict[str, str] = {name: value.get_secret_value() for name, value in inputs.secret_environment.items()}
-    oidc = inputs.dashboard.oidc
-    hidden: dict[str, SecretStr | None] = {
-        MODEL_API_KEY_VARIABLE: inputs.model.api_key,
-        "API_SERVER_KEY": inputs.api_server.key,
-        "dashboard.password": inputs.dashboard.password,
-        "dashboard.password_hash": inputs.dashboard.password_hash,
-        OIDC_SECRET_VARIABLE: oidc.client_secret if inputs.dashboard.enabled and oidc else None,
-        AUTH_FILE: inputs.auth_file,
-    }
-    secrets |= {name: value.get_secret_value() for name, value in hidden.items() if value is not None}
+    hidden = {name_of_secret(path): value for path, value in secrets_of(inputs).items()}
+    if not inputs.dashboard.enabled:
+        hidden.pop(OIDC_SECRET_VARIABLE, None)
     config = managed_config(inputs)
     declared = configure_declared(inputs)
     more = list(guest_package())
@@ -202,7 +201,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         config=config,
         environment=managed_environment(inputs),
         secret_environment=tuple(
-            sorted({*inputs.secret_environment, *({MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE} & set(secrets))})
+            sorted({*inputs.secret_environment, *({MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE} & set(hidden))})
         ),
         ca_certificates=inputs.ca_certificates,
         dashboard=guest.Dashboard(
@@ -225,7 +224,7 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
         declared=declared,
         given=given,
         more=tuple(more),
-        secrets=secrets,
+        secrets=hidden,
     )
 
 
@@ -324,28 +323,22 @@ sys.exit(main())
 """
 
 
+def name_shown(path: str) -> str:
+    """What a secret is called where only its word is shown: a variable by its name, all else by its path."""
+    return AUTH_FILE if path == "auth_file" else path.removeprefix("secret_environment.")
+
+
+def name_of_secret(path: str) -> str:
+    """What a secret is called in the guest."""
+    return VARIABLES_OF_SECRETS.get(path) or name_shown(path)
+
+
 def configure_declared(inputs: ConfigureInputs) -> dict[str, Any]:
     """What the preview shows of configure: every value but the secrets, of which it shows that they changed.
 
     A document is shown by its size and digest.
     """
-    declared = inputs.model_dump(mode="json")
-    for path, secret in {
-        ("model", "api_key"): inputs.model.api_key,
-        ("api_server", "key"): inputs.api_server.key,
-        ("dashboard", "password"): inputs.dashboard.password,
-        ("dashboard", "password_hash"): inputs.dashboard.password_hash,
-    }.items():
-        declared[path[0]][path[1]] = None if secret is None else _shown_secret(".".join(path), secret)
-    oidc = inputs.dashboard.oidc
-    if oidc is not None and oidc.client_secret is not None:
-        declared["dashboard"]["oidc"]["client_secret"] = _shown_secret(
-            "dashboard.oidc.client_secret", oidc.client_secret
-        )
-    declared["secret_environment"] = {
-        name: _shown_secret(name, secret) for name, secret in inputs.secret_environment.items()
-    }
-    declared["auth_file"] = None if inputs.auth_file is None else _shown_secret(AUTH_FILE, inputs.auth_file)
+    declared: dict[str, Any] = shown(inputs, lambda path, secret: _shown_secret(name_shown(path), secret))
     declared["documents"] = {name: _shown_text(text) for name, text in inputs.documents.items()}
     return declared
 
@@ -362,17 +355,16 @@ def _read_at_start(inputs: ConfigureInputs, units: Mapping[str, str]) -> dict[st
 
 def _shown_environment(inputs: ConfigureInputs) -> dict[str, str]:
     """The managed environment with words for the secrets. auth.json counts where it is put over another."""
-    secrets: dict[str, SecretStr | None] = {
-        **inputs.secret_environment,
-        MODEL_API_KEY_VARIABLE: inputs.model.api_key,
-        "API_SERVER_KEY": inputs.api_server.key,
+    words = {
+        name: _shown_secret(name, secret)
+        for name, secret in ((name_of_secret(path), secret) for path, secret in secrets_of(inputs).items())
+        if not name.startswith("dashboard.") and name != OIDC_SECRET_VARIABLE
     }
-    shown = {name: _shown_secret(name, secret) for name, secret in secrets.items() if secret is not None}
-    if inputs.auth_file is not None:
-        shown[AUTH_FILE] = _shown_secret(AUTH_FILE, inputs.auth_file) if inputs.auth_file_overwrite else "declared"
+    if AUTH_FILE in words and not inputs.auth_file_overwrite:
+        words[AUTH_FILE] = "declared"
     # All of the dashboard's own, by a name that counts as the dashboard's.
-    shown["HERMES_DASHBOARD_DECLARED"] = json.dumps(configure_declared(inputs)["dashboard"], sort_keys=True)
-    return {**managed_environment(inputs), **shown}
+    words["HERMES_DASHBOARD_DECLARED"] = json.dumps(configure_declared(inputs)["dashboard"], sort_keys=True)
+    return {**managed_environment(inputs), **words}
 
 
 def documents_of(inputs: ConfigureInputs) -> tuple[Document, ...]:
@@ -537,15 +529,11 @@ def _seal(secrets: Mapping[str, str]) -> str:
     return hashlib.scrypt(text, salt=b"provisioning phase digest", n=2**14, r=8, p=1, dklen=32).hex()
 
 
-def _shown_secret(name: str, secret: SecretStr) -> str:
-    """A word for a secret that changes with it: 24 bits of scrypt, far too few to find the secret by."""
-    return f"[secret {_word_for(name, secret.get_secret_value())}]"
-
-
 @cache
-def _word_for(name: str, secret: str) -> str:
+def _shown_secret(name: str, secret: str) -> str:
+    """A word for a secret that changes with it: 24 bits of scrypt, far too few to find the secret by."""
     salt = f"provisioning shown secret {name}".encode()
-    return hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=3).hex()
+    return f"[secret {hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=3).hex()}]"
 
 
 def _shown_text(text: str) -> str:

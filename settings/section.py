@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -264,12 +264,15 @@ def secrets(tree: object, path: str = "") -> dict[str, str]:
 
 
 def shown(tree: object, word: Callable[[str, str], str], path: str = "") -> Any:
-    """A section as JSON has it, by the keys of its settings, with a word in place of each secret.
+    """A section, a model or a tree as JSON has it, with a word in place of each secret.
 
-    `word`: makes one of a secret's path and value. A section inside counts as a part of the outer one. None: not set.
+    `word`: makes one of a secret's path and value. A section is shown by the keys of its settings, and one inside of it
+    as a part of it. None: not set.
     """
     if isinstance(tree, SecretStr):
         return word(path, tree.get_secret_value()) if tree else None
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return asdict(tree)
     if isinstance(tree, BaseModel | Mapping):
         found: dict[str, Any] = {}
         for key, item in _items(tree):
@@ -286,7 +289,7 @@ def _items(tree: object) -> Iterator[tuple[str, Any]]:
         for name, found in type(tree).model_fields.items():
             value = getattr(tree, name)
             # What the operator has not written is no part of a part.
-            if isinstance(tree, Section) or value is not None:
+            if not isinstance(tree, Part) or value is not None:
                 yield ("" if isinstance(value, Section) else found.alias or name), value
     elif isinstance(tree, Mapping):
         yield from tree.items()
