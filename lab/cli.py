@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,12 @@ from lab.services.source import SOURCE_CACHE, GitDaemon, ensure_source
 from pvelab import cli
 from pvelab.config import Account
 from pvelab.extension import Extension, Say
+from pvelab.network import Network
+from pvelab.place import Place
 from pvelab.template import ensure_template
+
+EARLIER_RUN = Path("/run/hermes-lab")
+"""Where labs were before pvelab was a distribution of its own; a lab that was up then is ended there."""
 
 
 class StacksLab(Extension[Lab]):
@@ -51,6 +57,9 @@ class StacksLab(Extension[Lab]):
 
     def stop(self, lab: Lab) -> None:
         GitDaemon(lab.place, "127.0.0.1", lab.state_dir).stop()
+        earlier = Place.of(lab.state_dir, run=EARLIER_RUN)
+        if earlier.run_dir.exists():
+            _end_earlier(earlier)
 
     def after_up(self, lab: Lab) -> None:
         from lab.stacks import prepare_stacks  # noqa: PLC0415
@@ -76,6 +85,22 @@ class StacksLab(Extension[Lab]):
                 yield "images", "\n".join(filter(None, images))
             else:
                 yield "images", f"none yet: {self.program} up --images"
+
+
+def _end_earlier(place: Place) -> None:
+    """End a lab that an earlier release brought up: it had other names for its run folder and its nftables tables."""
+    from pvelab.lxc import LxcRuntime  # noqa: PLC0415 - other verbs need none of it
+
+    network = Network(place)
+    LxcRuntime(place, network).end_all()
+    GitDaemon(place, "127.0.0.1", place.state_dir).stop()
+    network.down()
+    tables = [f"inet hermes_lab_{place.identity}"]
+    if not EARLIER_RUN.exists():  # it was the last one
+        tables.append("ip hermes_lab_forward")
+    for table in tables:
+        rules = f"table {table}\ndelete table {table}\n"
+        subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True, timeout=30)
 
 
 def main(arguments: list[str] | None = None) -> int:

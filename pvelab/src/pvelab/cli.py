@@ -146,12 +146,15 @@ def down(extension: Extension[Any], lab: Lab) -> None:
     """Stop guests and daemon, remove bridge, rules and mounts; the state stays."""
     with lab.changing():
         _stop_daemon(lab)
-        if os.geteuid() == 0 and lab.place.run_dir.exists():
+        if os.geteuid() != 0:
+            return
+        there, network = lab.place.run_dir.exists(), Network(lab.place)
+        if there:
             from pvelab.lxc import LxcRuntime  # noqa: PLC0415 - other verbs need none of it
 
-            network = Network(lab.place)
             LxcRuntime(lab.place, network).end_all()
-            extension.stop(lab)
+        extension.stop(lab)
+        if there:
             network.down()
 
 

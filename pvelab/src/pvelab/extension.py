@@ -70,7 +70,7 @@ class Extension(Generic[AnyLab]):
         return {}
 
     def stop(self, lab: AnyLab) -> None:
-        """End what outlives the daemon; as root, and only in a lab that has a run folder."""
+        """End what outlives the daemon; as root, after the guests. There may be nothing to end."""
 
     def after_up(self, lab: AnyLab) -> None:
         """For what needs a lab that answers."""
