@@ -313,6 +313,15 @@ def test_a_document_needs_no_restart(story: Story) -> None:
     assert "LAB-SOUL-TWO" in story.first.last()[0]
 
 
+def test_tools_of_mcp_servers_are_offered_at_once_where_that_is_declared(story: Story) -> None:
+    settings = {**story.declared["agentSettings"], "tools": {"tool_search": {"enabled": "off"}}}
+    assert story.configure(agentSettings=settings)["restarted"] == [GATEWAY]
+    story.works()
+    offered = {tool["function"]["name"] for tool in story.first.turn()["tools"]}
+    assert {"mcp__lab__lantern", "mcp__remote__beacon"} <= offered
+    assert "tool_search" not in offered
+
+
 def test_a_side_task_goes_to_its_own_model(story: Story) -> None:
     before = len(story.first.heard)
     program = (
