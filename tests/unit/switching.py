@@ -197,7 +197,11 @@ class World:
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             patch.setattr(sys, "argv", ["state.py", *arguments])
             patch.setattr(os, "geteuid", lambda: 10000)
-            status = state.main()
+            before = os.umask(0o022)
+            try:
+                status = state.main()
+            finally:
+                os.umask(before)
         return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
 
     def asked(self, probe: Probe) -> str | None:
