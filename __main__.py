@@ -15,8 +15,9 @@ try:
 except Exception as error:
     from components.errors import PERSONAL_ERRORS
     from provisioning.terminal import visible
+    from settings.subjects import explained
 
     if isinstance(error, PERSONAL_ERRORS):
-        pulumi.log.error(visible(str(error)))
+        pulumi.log.error(visible(explained(error)))
         sys.exit(TOLD)
     raise

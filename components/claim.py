@@ -18,8 +18,10 @@ from pulumi.output import Unknown
 from components.dynamic import Props, Provider, changed, diff_of
 from proxmox.client import Proxmox
 from proxmox.connection import Connection
+from proxmox.errors import Refusal
 from proxmox.ownership import parse_claim
 from proxmox.vmid import prove_none_left, prove_vmid_usable
+from settings.subjects import explained
 
 
 class _ClaimProvider(Provider):
@@ -55,8 +57,11 @@ def vmid_proof(connection: Connection, vmid: int, node: str) -> pulumi.ResourceH
     def prove(args: pulumi.ResourceHookArgs) -> None:
         notes = (args.new_inputs or {}).get("description")
         claim = None if notes is None or isinstance(notes, Unknown) else parse_claim(str(notes))
-        with Proxmox(connection) as client:
-            prove_vmid_usable(client, vmid, node=node, claim=claim, planning=pulumi.runtime.is_dry_run())
+        try:
+            with Proxmox(connection) as client:
+                prove_vmid_usable(client, vmid, node=node, claim=claim, planning=pulumi.runtime.is_dry_run())
+        except Refusal as refusal:
+            raise Refusal(explained(refusal)) from None
 
     return pulumi.ResourceHook(
         f"vmid-{vmid}-is-free-{os.getpid()}", prove, opts=pulumi.ResourceHookOptions(on_dry_run=True)

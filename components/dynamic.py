@@ -39,6 +39,7 @@ from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.spec import Spec
 from proxmox.vmid import prove_still_ours
+from settings.subjects import explained
 
 Props = dict[str, Any]
 LOG_SECONDS = 5.0
@@ -59,7 +60,7 @@ def _speak_plainly() -> None:
     def format_exc(limit: int | None = None, chain: bool = True) -> str:
         error = sys.exc_info()[1]
         if isinstance(error, PERSONAL_ERRORS):
-            return visible(str(error))
+            return visible(explained(error))
         return original(limit, chain)
 
     format_exc.plain = True  # type: ignore[attr-defined]

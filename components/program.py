@@ -68,19 +68,13 @@ def _stack_file(stack: str) -> str:
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.surroundings import (  # noqa: PLC0415
-        deletion_faults,
-        network_plan,
-        pet_check,
-        pet_faults,
-        pet_place_faults,
-    )
+    from components.surroundings import network_plan, pet_check, pet_faults, pet_place_faults  # noqa: PLC0415
 
     state = read_own_state()
     # Before all else: what is said of another guest would only confuse.
     _refuse(stack, pet_place_faults(stack, state))
     check = pet_check(stack, state)
-    _refuse(stack, [*deletion_faults(stack, state), *pet_faults(stack, check)])
+    _refuse(stack, pet_faults(stack, check))
     _warn(network_plan(stack, None, stack.pet.vmid, state).warnings(stack.pet.vmid))
     pet = PetStorage("pet", stack, check.volumes)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}

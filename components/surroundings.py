@@ -19,16 +19,16 @@ from provisioning.errors import PrivateKeyError
 from provisioning.ssh import HostKey, public_half
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
-from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Refusal
+from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Subject
 from proxmox.hostmounts import HostMountSpec, commands_to_paste, judge_folders, paste
 from proxmox.hostshell import read_folders, require_node, with_ids
 from proxmox.mountpoint import normal_path
 from proxmox.network import NetworkSpec
-from proxmox.operations import preview_removal
-from proxmox.planning import AttachSpec, VolumeSpec
+from proxmox.planning import AttachSpec, RemovalSpec, VolumeSpec
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
 from settings.cattle import CattleSettings
 from settings.stack import CattleStack, PetStack
+from settings.subjects import of_stack
 
 
 def pet_check(stack: PetStack, state: OwnState) -> PetCheck:
@@ -43,7 +43,6 @@ def pet_check(stack: PetStack, state: OwnState) -> PetCheck:
             template=stack.template,
             claim=state.claim,
             ours=known_without_claim(state, pet.vmid),
-            role="pet",
         ),
         volumes=tuple(
             VolumeSpec(
@@ -57,6 +56,7 @@ def pet_check(stack: PetStack, state: OwnState) -> PetCheck:
             )
             for volume in pet.volumes
         ),
+        deletions=tuple(RemovalSpec(pet.vmid, volid) for volid in pet.delete_volumes),
     )
 
 
@@ -238,7 +238,8 @@ def network_plan(
 def pet_faults(stack: PetStack, check: PetCheck) -> list[Fault]:
     """What stands in the pet's way; reads only."""
     with Proxmox(stack.connection) as client:
-        return preflight_pet(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
+        found = preflight_pet(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
+    return [of_stack(fault, "pet") for fault in found]
 
 
 def cattle_faults(stack: CattleStack, check: CattleCheck) -> tuple[list[Fault], list[str]]:
@@ -246,7 +247,7 @@ def cattle_faults(stack: CattleStack, check: CattleCheck) -> tuple[list[Fault], 
     with Proxmox(stack.connection) as client:
         found = preflight_cattle(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
         folders, steps = judged_folders(client, stack, check.host)
-    return [*found, *folders], steps
+    return [of_stack(fault, "cattle") for fault in (*found, *folders)], steps
 
 
 def judged_folders(client: Proxmox, stack: CattleStack, spec: HostMountSpec | None) -> tuple[list[Fault], list[str]]:
@@ -261,34 +262,11 @@ def judged_folders(client: Proxmox, stack: CattleStack, spec: HostMountSpec | No
             require_node(shell, spec.node)
             refusals, steps = judge_folders(read_folders(shell, spec), with_ids(client, spec))
     except NodeShellFailed as error:
-        return [Fault("nodeSshHost", root.host, f"{error.what}: {error.why}", error.remedy)], []
+        return [Fault(Subject.NODE_SSH, root.host, f"{error.what}: {error.why}", error.remedy)], []
     except ProxmoxError:
         return [], []  # told by the preflight already
-    faults = [Fault("cattleHostMounts", "", f"{refusal.what}: {refusal.why}", refusal.remedy) for refusal in refusals]
+    faults = [Fault(Subject.HOST_MOUNT, "", f"{refusal.what}: {refusal.why}", refusal.remedy) for refusal in refusals]
     return faults, [step.describe() for step in steps]
-
-
-def deletion_faults(stack: PetStack, state: OwnState) -> list[Fault]:
-    """Why a volume of petDeleteVolumes can't be deleted: it is still wished for, or referred to. Reads only."""
-    faults, pet = [], stack.pet
-    wished = {volid: name for name, volid in state.volumes.items() if name in {volume.name for volume in pet.volumes}}
-    for volid in pet.delete_volumes:
-        if volid in wished:
-            faults.append(
-                Fault(
-                    "petDeleteVolumes",
-                    volid,
-                    f"is the volume {wished[volid]} of petVolumes: a declared volume is not deleted",
-                    f"take {wished[volid]} out of petVolumes, or {volid} out of petDeleteVolumes",
-                )
-            )
-            continue
-        try:
-            with Proxmox(stack.connection) as client:
-                preview_removal(client, pet.vmid, volid, volid)
-        except Refusal as refusal:
-            faults.append(Fault("petDeleteVolumes", volid, f"{refusal.what}: {refusal.why}", refusal.remedy))
-    return faults
 
 
 def public_keys(stack: CattleStack, state: OwnState) -> tuple[list[str], list[Fault]]:

@@ -50,6 +50,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 _TOKEN_VALUE = re.compile(r"(![A-Za-z][A-Za-z0-9.\-_]*=)[^\s,;'\"]+")
 
@@ -62,12 +63,40 @@ def mask(text: str, *secrets: str) -> str:
     return _TOKEN_VALUE.sub(r"\1********", text)
 
 
+class Subject(StrEnum):
+    """What a fault or a refusal is about. Which setting that is, and what to do with it, is its caller's to know."""
+
+    NODE = "node"
+    VMID = "vmid"
+    TEMPLATE = "template"
+    STORAGE = "storage"
+    DISK = "disk"
+    BRIDGE = "bridge"
+    ADDRESS = "address"
+    ADDRESS6 = "address6"
+    VOLUME = "volume"
+    DELETION = "deletion"
+    HOST_MOUNT = "host mount"
+    ROOT = "root on the node"
+    """Something is left to root@pam, and there is no access to it."""
+    NODE_SSH = "SSH of the node"
+    OWNER_RUNS = "the owner runs"
+    STRANGER = "stranger"
+    """A guest of another owner has the number."""
+    SUCCESSOR = "successor"
+    """A guest of another owner has the number of one that the state knows."""
+    MOVED = "moved"
+    LEFT_BEHIND = "left behind"
+    HALF_MADE = "half made"
+    """The creation of a guest was cut off."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing that cannot work.
 
-    key: the setting or the thing concerned ("endpoint", "/storage/local-lvm"); value: what it is now, secrets masked;
-    rule: what it would have to be, and why; remedy: what to do, where possible a line to paste.
+    key: the subject, setting or thing concerned ("endpoint", "/storage/local-lvm"); value: what it is now, secrets
+    masked; rule: what it would have to be, and why; remedy: what to do, where possible a line to paste.
     """
 
     key: str
@@ -81,9 +110,13 @@ class Fault:
 
 
 class ProxmoxError(Exception):
-    """Base of all errors here. `what` is a full sentence; `why` and `remedy` may be empty."""
+    """Base of all errors here. `what` is a full sentence; `why` and `remedy` may be empty; `subject`: None for most."""
 
-    def __init__(self, what: str, why: str = "", remedy: str = "") -> None:
+    subject: Subject | None = None
+
+    def __init__(self, what: str, why: str = "", remedy: str = "", subject: Subject | None = None) -> None:
+        if subject is not None:
+            self.subject = subject
         self.what = mask(what)
         self.why = mask(why)
         self.remedy = mask(remedy)
@@ -125,6 +158,8 @@ class GuestElsewhere(Refusal):
 
 class LeftBehind(Refusal):
     """A guest of ours is there after its stack was destroyed."""
+
+    subject = Subject.LEFT_BEHIND
 
 
 class GuestLocked(Refusal):
@@ -170,6 +205,8 @@ class VolumeBusy(Refusal):
 class PetRunning(Refusal):
     """The owner runs with the volume mounted."""
 
+    subject = Subject.OWNER_RUNS
+
 
 class SlotTaken(Refusal):
     """The mount point key holds something else."""
@@ -198,13 +235,19 @@ class DeletionNotConfirmed(Refusal):
 class HostFolderForeign(Refusal):
     """A folder of the node belongs to another user than the container's, and is not empty."""
 
+    subject = Subject.HOST_MOUNT
+
 
 class HostFolderUnusable(Refusal):
     """A path of the node is no folder, lies behind a symbolic link, or on a disk that is not mounted."""
 
+    subject = Subject.HOST_MOUNT
+
 
 class RootNeeded(Refusal):
     """What is declared is left to root@pam (facts proxmox 2.2). The remedy has the commands to paste."""
+
+    subject = Subject.ROOT
 
 
 class Unreachable(ProxmoxError):

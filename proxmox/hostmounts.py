@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from proxmox.errors import HostFolderForeign, HostFolderUnusable, PathTaken, Refusal, RootNeeded
+from proxmox.errors import HostFolderForeign, HostFolderUnusable, PathTaken, Refusal, RootNeeded, Subject
 from proxmox.facts import GuestFacts
 from proxmox.idmap import STANDARD, IdMap
 from proxmox.mountpoint import MountPoint, normal_path
@@ -85,8 +85,7 @@ class HostMountSpec(Spec):
             raise HostFolderUnusable(
                 f"user {mount.owner} of CT {self.vmid} has no number on node {self.node}",
                 "the container's user namespace does not have it, so it can own nothing there",
-                "declare another owner in cattleHostMounts, or correct the lxc.idmap lines: "
-                f"/etc/pve/lxc/{self.vmid}.conf",
+                f"declare another owner, or correct the lxc.idmap lines: /etc/pve/lxc/{self.vmid}.conf",
             )
         return found
 
@@ -287,8 +286,8 @@ def _refuse_paths(guest: GuestFacts, spec: HostMountSpec, ours: set[str]) -> Non
             raise PathTaken(
                 f"CT {guest.vmid} has something else at {current.path}",
                 f"{slot} mounts {current.volume} there",
-                "choose another path in cattleHostMounts, or remove that mount point: "
-                f"pct set {guest.vmid} --delete {slot}",
+                f"choose another path, or remove that mount point: pct set {guest.vmid} --delete {slot}",
+                Subject.HOST_MOUNT,
             )
 
 
@@ -327,26 +326,26 @@ def plan_folder(facts: FolderFacts, mount: HostMount, spec: HostMountSpec) -> tu
         raise HostFolderUnusable(
             f"{facts.path} on node {spec.node} is reached through a symbolic link",
             "Proxmox follows none to a folder that it mounts",
-            f"write its real path in cattleHostMounts: {facts.real}",
+            f"declare its real path: {facts.real}",
         )
     if facts.mode is not None and not stat.S_ISDIR(facts.mode):
         raise HostFolderUnusable(
             f"{facts.path} on node {spec.node} is not a folder",
             "only a folder can be mounted",
-            "choose another source in cattleHostMounts",
+            "choose another source",
         )
     if facts.mode is None and mount.read_only:
         raise HostFolderUnusable(
             f"{facts.path} does not exist on node {spec.node}",
             "a folder that is mounted read-only is not made: it would stay empty",
-            "correct the source in cattleHostMounts, or make the folder",
+            "correct the source, or make the folder",
         )
     disk = _unmounted(facts)
     if disk is not None:
         raise HostFolderUnusable(
             f"{facts.path}: nothing is mounted at {disk} on node {spec.node}",
             "the data would land on the node's own disk, and be hidden once the disk is back",
-            f"see why it is not mounted: {_how_to_see(disk)}; or choose another source in cattleHostMounts",
+            f"see why it is not mounted: {_how_to_see(disk)}; or choose another source",
         )
     if mount.read_only:
         return ()
@@ -369,7 +368,7 @@ def plan_folder(facts: FolderFacts, mount: HostMount, spec: HostMountSpec) -> tu
         f"{facts.path} on node {spec.node} belongs to {_named(facts.uid, spec.ids)} and is not empty",
         f"it was to belong to {_named(user, spec.ids)}; what is in it is somebody's, and is not given away silently",
         f"if it is meant for this container: {own.command} (the folder alone){_declare(facts.uid, spec.ids)}; "
-        "if not, choose another source in cattleHostMounts",
+        "if not, choose another source",
     )
 
 
@@ -442,10 +441,7 @@ def paste(commands: Sequence[str], *, indent: int) -> str:
 
 def paste_remedy(node: str, commands: Sequence[str]) -> str:
     """The commands, and what comes after them."""
-    return (
-        f"paste this on node {node} as root, then run pulumi up again:{paste(commands, indent=9)}\n"
-        "       or let this program do it: set nodeSshHostKey"
-    )
+    return f"paste this on node {node} as root, then run this again:{paste(commands, indent=9)}"
 
 
 def judge_folders(folders: Mapping[str, FolderFacts], spec: HostMountSpec) -> tuple[list[Refusal], list[Step]]:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from proxmox.client import Proxmox
-from proxmox.errors import NodeShellFailed, NoSuchGuest, NotAsPlanned
+from proxmox.errors import NodeShellFailed, NoSuchGuest, NotAsPlanned, Subject
 from proxmox.execution import ATTEMPTS, Report, execute, silent
 from proxmox.facts import GuestFacts, locate, read_guest
 from proxmox.hostmounts import (
@@ -94,16 +94,18 @@ def require_node(shell: HostShell, node: str) -> None:
     name = _output(shell, "hostname").partition(".")[0]
     if name != node:
         raise NodeShellFailed(
-            f"the SSH server of nodeSshHost is node {name}, not {node}",
+            f"the SSH server is that of node {name}, not of {node}",
             "pct works on the guests of its own node only, and their folders lie there",
-            f"set nodeSshHost to the address of {node}, and nodeSshHostKey to its key",
+            f"declare the address of {node}, and its host key",
+            Subject.NODE_SSH,
         )
     uid = _output(shell, "id -u")
     if uid != "0":
         raise NodeShellFailed(
-            f"the user of nodeSshUser has number {uid} on node {node}",
+            f"the user that logs in to node {node} has number {uid}",
             "only root may set bind mounts and keyctl",
-            "set nodeSshUser to root",
+            "log in as root",
+            Subject.NODE_SSH,
         )
 
 

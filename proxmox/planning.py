@@ -527,7 +527,7 @@ def _one_writer(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> lis
             raise PetRunning(
                 f"CT {owner} runs with {volid} mounted",
                 f"{describe_holder(pet, mounted[0])}; two systems would write to one file system",
-                f"stop it, or set petStarted to false: pct shutdown {owner}",
+                f"stop it: pct shutdown {owner}",
             )
     return list(cluster.holders(volid, besides=[vmid, owner]))
 
@@ -554,8 +554,8 @@ def plan_attach(
     if elsewhere:
         raise SlotTaken(
             f"{spec.volid} is mounted in CT {spec.vmid} already, as {elsewhere[0]}",
-            f"the settings ask for {spec.slot}",
-            f"use {elsewhere[0]} in the settings, or detach it: pct set {spec.vmid} --delete {elsewhere[0]}",
+            f"it belongs in {spec.slot}, and in no other",
+            f"detach it: pct set {spec.vmid} --delete {elsewhere[0]}",
         )
     _refuse_path(guest, spec.slot, spec.path)
     current = guest.mounts().get(spec.slot)
@@ -596,7 +596,7 @@ def _replaceable(guest: GuestFacts, spec: AttachSpec) -> str | None:
             raise SlotTaken(
                 f"{spec.slot} of CT {spec.vmid} holds {mount.volume}",
                 f"it is not the volume that the settings ask for, {spec.volid}, and not one that this stack put there",
-                f"detach it if it is not needed: pct set {spec.vmid} --delete {spec.slot}; or use another slot",
+                f"detach it if it is not needed: pct set {spec.vmid} --delete {spec.slot}",
             )
     if current is None:
         return waiting.volume if waiting is not None else None

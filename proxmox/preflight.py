@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
-from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, TlsUntrusted
+from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, Subject, TlsUntrusted
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
 from proxmox.hostmounts import HostMountSpec, commands_to_paste, root_needed, storage_folder
 from proxmox.hostshell import with_ids
@@ -22,7 +22,16 @@ from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.neighbours import answer_of, resolved
 from proxmox.network import plain_address
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
-from proxmox.planning import GIB, AttachSpec, VolumeSpec, mount_of, plan_attach, plan_volume
+from proxmox.planning import (
+    GIB,
+    AttachSpec,
+    RemovalSpec,
+    VolumeSpec,
+    mount_of,
+    plan_attach,
+    plan_volume,
+    plan_volume_removal,
+)
 from proxmox.rights import (
     Right,
     allocate_on,
@@ -47,7 +56,6 @@ THIN_ROOM = GIB
 class GuestCheck:
     """A container that is to be there.
 
-    role: "pet" or "cattle", with which the keys of its settings begin;
     template: its volume name, for a container that may have to be made; root_gb in GiB; address: "10.0.0.5/24", or None
     for DHCP; claim: the mark of the stack's own guests; ours: whether the stack's state knows the guest; remade:
     whether a changed setting makes the one that is there anew, so that all that a new one needs has to be proved.
@@ -64,19 +72,15 @@ class GuestCheck:
     claim: str | None = None
     ours: bool = False
     remade: bool = False
-    role: str = "cattle"
-
-    def key(self, name: str) -> str:
-        """The setting that a fault is about: "vmid" -> "petVmid"."""
-        return f"{self.role}{name[0].upper()}{name[1:]}"
 
 
 @dataclass(frozen=True)
 class PetCheck:
-    """A pet and its volumes."""
+    """A pet, its volumes, and those that shall be deleted."""
 
     guest: GuestCheck
     volumes: tuple[VolumeSpec, ...] = ()
+    deletions: tuple[RemovalSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,16 +169,40 @@ def pet_faults(check: PetCheck, seen: Surroundings) -> list[Fault]:
     if not _has_node(check.guest, seen):
         return faults
     faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=True)
+    faults += _deletion_faults(check, seen.cluster)
     pet = seen.cluster.guest(check.guest.vmid)
     if pet is not None and _is_ours(check.guest, pet):
         for spec in check.volumes:
-            faults += _refused("petVolumes", partial(_plan_of, pet, spec, seen))
+            faults += _refused(Subject.VOLUME, partial(_plan_of, pet, spec, seen))
     elif pet is None:
         faults += [
-            Fault("petVolumes", spec.volid, "a pet that is to be made cannot have a volume yet", "remove volid")
+            Fault(Subject.VOLUME, spec.volid, "a pet that is to be made cannot have a volume yet", "remove volid")
             for spec in check.volumes
             if spec.volid is not None and not seen.taken
         ]
+    return faults
+
+
+def _deletion_faults(check: PetCheck, cluster: ClusterFacts) -> list[Fault]:
+    """Why a volume can't be deleted: it is declared, or referred to."""
+    pet = cluster.guest(check.guest.vmid)
+    if pet is not None and not _is_ours(check.guest, pet):
+        return []
+    declared: dict[str | None, str] = {spec.existing: spec.name for spec in check.volumes}
+    if pet is not None:
+        declared |= {found[1].volume: spec.name for spec in check.volumes if (found := mount_of(pet, spec))}
+    faults = []
+    for spec in check.deletions:
+        name = declared.get(spec.volid)
+        if name is not None:
+            rule = f"is the volume {name}: a declared volume is not deleted"
+            faults.append(Fault(Subject.DELETION, spec.volid, rule, f"take out the volume {name}, or its deletion"))
+            continue
+        try:
+            plan_volume_removal(pet, cluster, spec.vmid, spec.volid, spec.volid)
+        except Refusal as refusal:
+            rule = f"{refusal.what}: {refusal.why}"
+            faults.append(Fault(Subject.DELETION, spec.volid, rule, refusal.remedy))
     return faults
 
 
@@ -208,11 +236,11 @@ def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
     # One that is to be made, or is a stranger's, is judged as the empty and stopped container that create will leave.
     judged = guest if usable else GuestFacts(spec.vmid, spec.node)
     volume = (seen.volumes or {}).get(spec.volid)
-    faults += _refused("cattleVolume", lambda: plan_attach(judged, volume, seen.cluster, spec))
+    faults += _refused(Subject.VOLUME, lambda: plan_attach(judged, volume, seen.cluster, spec))
     if usable and guest is not None:
         faults += [
             Fault(
-                "cattleVolume",
+                Subject.VOLUME,
                 spec.volid,
                 f"{describe_holder(guest, reference)}; going back to that snapshot would set the data back with it",
                 f"on node {guest.node}: {how_to_free(reference)}",
@@ -230,11 +258,11 @@ def _host_faults(check: CattleCheck, spec: HostMountSpec, guest: GuestFacts | No
     try:
         commands = commands_to_paste(guest, spec)
     except Refusal as refusal:
-        return [Fault("cattleHostMounts", refusal.what, refusal.why, refusal.remedy)]
+        return [Fault(Subject.HOST_MOUNT, refusal.what, refusal.why, refusal.remedy)]
     if check.root_access or not commands:
         return []
     error = root_needed(spec, commands)
-    return [Fault("cattleHostMounts", error.what, error.why, error.remedy)]
+    return [Fault(Subject.ROOT, error.what, error.why, error.remedy)]
 
 
 def _home_faults(check: CattleCheck, home: str, cluster: ClusterFacts) -> list[Fault]:
@@ -243,7 +271,7 @@ def _home_faults(check: CattleCheck, home: str, cluster: ClusterFacts) -> list[F
     everywhere = storage is not None and storage.name in cluster.shared_storages
     return [
         Fault(
-            "cattleHostMounts",
+            Subject.HOST_MOUNT,
             home,
             f"{describe_holder(guest, reference)}; two agents must not have one home",
             f"on node {guest.node}: {how_to_free(reference)}; or choose another folder",
@@ -261,7 +289,7 @@ def _host_storage_faults(spec: HostMountSpec, storages: Sequence[Storage]) -> li
     sources = {folder.name: mount.source for mount in spec.mounts if (folder := storage_folder(mount.source))}
     return [
         Fault(
-            "cattleHostMounts",
+            Subject.HOST_MOUNT,
             sources[storage.name],
             f"storage {storage.name} is not active on node {spec.node}: the data would land on the node's own disk",
             "see why: pvesm status; or choose another source",
@@ -306,8 +334,8 @@ def _guest_faults(
         if guest is None or (check.remade and storage_of(guest.config.get("rootfs", "")) != check.root_storage):
             sizes[check.root_storage] = sizes.get(check.root_storage, 0) + int(check.root_gb * GIB)
         for name in dict.fromkeys([check.root_storage, *sizes]):
-            keys = [check.key("storage")] * (name == check.root_storage) + ["petVolumes"] * (name in new_volumes)
-            key = " and ".join(keys)
+            subjects = [Subject.STORAGE] * (name == check.root_storage) + [Subject.VOLUME] * (name in new_volumes)
+            key = " and ".join(subjects)
             storage = next((storage for storage in seen.storages if storage.name == name), None)
             if storage is None:
                 # A mistyped name has no rights either: one fault, with both remedies.
@@ -333,14 +361,14 @@ def _node_faults(check: GuestCheck, nodes: Sequence[Node]) -> list[Fault]:
     if check.node not in known:
         names = ", ".join(sorted(known)) or "none that the token may see"
         remedy = "correct it in the settings, or in PROXMOX_VE_NODE, which wins"
-        return [Fault("node", check.node, f"must be a node of the cluster: {names}", remedy)]
+        return [Fault(Subject.NODE, check.node, f"must be a node of the cluster: {names}", remedy)]
     if not known[check.node].online:
-        return [Fault("node", check.node, "must be online", "start the node, or choose another")]
+        return [Fault(Subject.NODE, check.node, "must be online", "start the node, or choose another")]
     return []
 
 
 def _vmid_faults(check: GuestCheck, guest: GuestFacts | None, taken: bool) -> list[Fault]:
-    key, value = check.key("vmid"), str(check.vmid)
+    key, value = Subject.VMID, str(check.vmid)
     if guest is None:
         if not taken:
             return []
@@ -392,7 +420,9 @@ def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: fro
     storage, _, name = check.template.partition(":vztmpl/")
     rule = f"must be on the storage; there: {', '.join(sorted(templates)) or 'none'}"
     remedy = f"on the node: pveam update; pveam download {storage} {name}"
-    return [Fault("template", check.template, rule, f"name one that is there, or {remedy}" if templates else remedy)]
+    return [
+        Fault(Subject.TEMPLATE, check.template, rule, f"name one that is there, or {remedy}" if templates else remedy)
+    ]
 
 
 def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool) -> list[Fault]:
@@ -408,16 +438,16 @@ def _root_faults(check: GuestCheck, guest: GuestFacts | None, *, protected: bool
         rule = f"can't be made smaller: CT {check.vmid} has a root file system of {size}"
         return [
             Fault(
-                check.key("disk"),
+                Subject.DISK,
                 f"{check.root_gb:g}G",
                 rule,
-                "raise it to that size" + ("" if protected else ", or pulumi destroy, then pulumi up"),
+                "raise it to that size" + ("" if protected else ", or have the guest made again"),
             )
         ]
     if protected:
         rule = f"CT {check.vmid} has a root file system of {size}, which the plugin can't grow while it is protected"
-        remedy = f"on node {check.node}: pct resize {check.vmid} rootfs {check.root_gb:g}G; then: pulumi up --refresh"
-        return [Fault(check.key("disk"), f"{check.root_gb:g}G", rule, remedy)]
+        remedy = f"on node {check.node}: pct resize {check.vmid} rootfs {check.root_gb:g}G; then run this again"
+        return [Fault(Subject.DISK, f"{check.root_gb:g}G", rule, remedy)]
     return []
 
 
@@ -431,18 +461,21 @@ def _bridge_faults(check: GuestCheck, bridges: Collection[str] | None, grant: Fa
     remedy = "correct it in the settings"
     if grant is not None:
         remedy += f"; or grant it, for a vnet with its zone in place of localnetwork: {grant.remedy}"
-    return [Fault(check.key("bridge"), check.bridge, rule, remedy)]
+    return [Fault(Subject.BRIDGE, check.bridge, rule, remedy)]
 
 
 def _address_faults(check: GuestCheck, seen: Surroundings) -> list[Fault]:
     """Whatever machine has the address and takes the SSH key, it would be provisioned in the container's place."""
-    declared = (("address", check.address), ("address6", check.address6))
+    declared = ((Subject.ADDRESS, check.address), (Subject.ADDRESS6, check.address6))
     return [
-        fault for name, value in declared if value and "/" in value for fault in _taken_faults(check, seen, name, value)
+        fault
+        for subject, value in declared
+        if value and "/" in value
+        for fault in _taken_faults(check, seen, subject, value)
     ]
 
 
-def _taken_faults(check: GuestCheck, seen: Surroundings, name: str, value: str) -> list[Fault]:
+def _taken_faults(check: GuestCheck, seen: Surroundings, subject: Subject, value: str) -> list[Fault]:
     wanted = plain_address(value)
     others = [guest for guest in seen.cluster.guests if guest.vmid != check.vmid]
     found = seen.occupants
@@ -454,9 +487,9 @@ def _taken_faults(check: GuestCheck, seen: Surroundings, name: str, value: str) 
     ]
     if wanted in found.endpoint:
         rules.append("must be free, and is the address at which Proxmox itself is asked")
-    if not rules and found.answer and name == "address":
+    if not rules and found.answer and subject is Subject.ADDRESS:
         rules.append(f"must be free, and the machine that has it {found.answer}")
-    return [Fault(check.key(name), value, rule, "choose another") for rule in rules]
+    return [Fault(subject, value, rule, "choose another") for rule in rules]
 
 
 def fixed_address(check: GuestCheck) -> str | None:
@@ -470,7 +503,7 @@ def _twin_faults(check: GuestCheck, guest: GuestFacts | None, occupants: Occupan
         return []
     return [
         Fault(
-            check.key("vmid"),
+            Subject.VMID,
             str(check.vmid),
             f"{describe_guest(twin)} runs with the same hardware address: a copy, as a restored backup is",
             f"stop it; or give it a card of its own: {set_with} {twin.vmid} --net0 ..., without the address",
@@ -536,7 +569,7 @@ def preflight_cattle(
         try:
             return cattle_faults(replace(check, host=with_ids(client, host)), seen)
         except ProxmoxError as error:
-            return [_unread("cattleHostMounts", error), *cattle_faults(check, seen)]
+            return [_unread(Subject.HOST_MOUNT, error), *cattle_faults(check, seen)]
 
     return _preflight(client, check.guest, storages, owner, judge=judge, others=others, answer=answer)
 

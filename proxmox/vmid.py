@@ -8,7 +8,7 @@ from __future__ import annotations
 import tenacity
 
 from proxmox.client import Guest, Proxmox
-from proxmox.errors import GuestElsewhere, GuestLocked, LeftBehind, NoSuchGuest, NotOurs, PermissionDenied
+from proxmox.errors import GuestElsewhere, GuestLocked, LeftBehind, NoSuchGuest, NotOurs, PermissionDenied, Subject
 from proxmox.facts import locate
 from proxmox.ownership import parse_claim
 
@@ -35,8 +35,8 @@ def prove_vmid_usable(client: Proxmox, vmid: int, *, node: str, claim: str | Non
     raise NotOurs(
         f"{_named(vmid, guest)} exists already and is not this stack's.",
         "VMIDs are unique in a cluster; going on would take the guest over, and a later destroy would delete it",
-        f"set another VMID, or remove the guest yourself (pct destroy {vmid} on its node), "
-        'or import it if it is this stack\'s: docs/operations.md, "Take over a guest"',
+        f"choose another VMID, or remove the guest yourself: pct destroy {vmid}, on its node",
+        Subject.STRANGER,
     )
 
 
@@ -57,8 +57,8 @@ def prove_still_ours(client: Proxmox, vmid: int, claim: str | None, node: str | 
     raise NotOurs(
         f"{_named(vmid, guest)} does not carry this stack's claim any more.",
         "another guest has been made with the number of ours, or its notes were edited; it is left as it is",
-        f'if it is ours, add the line "claim: {claim}" to its notes; if not, let the state forget ours: '
-        "pulumi state delete, first the power, then the volume attachment, then the container",
+        f'if it is ours, add the line "claim: {claim}" to its notes; if not, let the state forget ours',
+        Subject.SUCCESSOR,
     )
 
 
@@ -74,7 +74,7 @@ def prove_none_left(client: Proxmox, vmid: int, claim: str) -> None:
             f"{_named(vmid, guest)} is still there, and this stack's.",
             "the state did not know it any more, so it was not deleted: it was moved to another node and back, or the "
             "state was edited",
-            "run pulumi up, which takes it over again, then pulumi destroy",
+            "have the state know it again, then destroy it",
         )
 
 
@@ -84,8 +84,9 @@ def _refuse_elsewhere(guest: Guest, node: str | None) -> None:
     raise GuestElsewhere(
         f"CT {guest.vmid} is on node {guest.node}, not on {node}",
         f"it was moved since this stack made it; a run would take it for gone, and leave it behind on {guest.node}",
-        f"move it back, on node {guest.node}: pct migrate {guest.vmid} {node} --restart; then pulumi up, which knows "
-        f"it by its claim. Or, if it is a cattle that is to go, there: pct stop {guest.vmid}; pct destroy {guest.vmid}",
+        f"move it back, on node {guest.node}: pct migrate {guest.vmid} {node} --restart. "
+        f"Or, if it is to go, there: pct stop {guest.vmid}; pct destroy {guest.vmid}",
+        Subject.MOVED,
     )
 
 
@@ -110,7 +111,8 @@ def _wait_until_made(client: Proxmox, guest: Guest) -> None:
             f"CT {guest.vmid} on node {guest.node} was left half made by an earlier run: it is locked ({lock}).",
             f"its creation has not ended for {MAKING_SECONDS:.0f} seconds; nothing of the pet's is in it yet",
             f"if no task works on it any more, on node {guest.node}: "
-            f"pct unlock {guest.vmid} && pct destroy {guest.vmid}; then: pulumi up",
+            f"pct unlock {guest.vmid} && pct destroy {guest.vmid}",
+            Subject.HALF_MADE,
         )
 
 

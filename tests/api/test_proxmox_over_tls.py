@@ -41,7 +41,7 @@ from pvelab.simulated import SimulatedRuntime
 
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
 PET = PetCheck(
-    GuestCheck(999, "pve", "local-lvm", 1, TEMPLATE, "vmbr0", role="pet"),
+    GuestCheck(999, "pve", "local-lvm", 1, TEMPLATE, "vmbr0"),
     (VolumeSpec("hermes", 999, "local-lvm", 1, "/volumes/hermes"),),
 )
 DISK = "local-lvm:vm-999-disk-1"

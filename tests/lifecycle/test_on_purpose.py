@@ -75,7 +75,7 @@ def test_a_volume_is_deleted_only_when_it_is_named_twice(with_pet: Site) -> None
 
     # Wished for and deleted at once.
     with_pet.configure(petDeleteVolumes=[OTHER_VOLID])
-    refused(with_pet, "pet", "preview", OTHER_VOLID, "other of petVolumes")
+    refused(with_pet, "pet", "preview", OTHER_VOLID, "is the volume other: a declared volume")
 
     # Somebody refers to it.
     with_pet.configure(petVolumes=[HERMES])

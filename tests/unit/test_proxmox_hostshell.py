@@ -67,7 +67,7 @@ class Guarded:
 
 def test_the_node_is_the_one_and_the_user_is_root() -> None:
     require_node(Shell(NODE), "pve2")
-    with pytest.raises(NodeShellFailed, match="is node pve2, not pve"):
+    with pytest.raises(NodeShellFailed, match="is that of node pve2, not of pve"):
         require_node(Shell(NODE), "pve")
     with pytest.raises(NodeShellFailed, match="has number 1000"):
         require_node(Shell({**NODE, "id": Answer(stdout=b"1000\n")}), "pve2")

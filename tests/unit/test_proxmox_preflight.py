@@ -13,7 +13,7 @@ from proxmox.errors import Fault
 from proxmox.facts import ClusterFacts, GuestFacts
 from proxmox.hostmounts import HostMount, HostMountSpec
 from proxmox.ownership import render_notes
-from proxmox.planning import GIB, AttachSpec, VolumeSpec
+from proxmox.planning import GIB, AttachSpec, RemovalSpec, VolumeSpec
 from proxmox.preflight import (
     CattleCheck,
     GuestCheck,
@@ -38,7 +38,7 @@ TEMPLATE = "local:vztmpl/debian-12.tar.zst"
 CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
 TOKEN = "pulumi@pve!ci"
 PET = PetCheck(
-    GuestCheck(999, "pve", "local-lvm", 2, TEMPLATE, "vmbr0", claim=CLAIM, role="pet"),
+    GuestCheck(999, "pve", "local-lvm", 2, TEMPLATE, "vmbr0", claim=CLAIM),
     (VolumeSpec("hermes", 999, "local-lvm", 8, "/volumes/hermes"),),
 )
 CATTLE = CattleCheck(
@@ -186,40 +186,40 @@ CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
     "no such storage": (
         replace(CATTLE, guest=replace(CATTLE.guest, root_storage="fast")),
         around(),
-        "cattleStorage",
+        "storage",
         "which sees: local-lvm",
     ),
     "no such storage, and so no rights on it": (
         replace(CATTLE, guest=replace(CATTLE.guest, root_storage="fast")),
         around(),
-        "cattleStorage",
+        "storage",
         "correct the name; if it is right, on a node: pveum",
     ),
-    "no storage": (CATTLE, around(storages=()), "cattleStorage", "which sees: none"),
-    "storage disabled": (CATTLE, around(storages=(replace(THIN, enabled=False),)), "cattleStorage", "--disable 0"),
-    "storage not active": (CATTLE, around(storages=(replace(THIN, active=False),)), "cattleStorage", "not active"),
+    "no storage": (CATTLE, around(storages=()), "storage", "which sees: none"),
+    "storage disabled": (CATTLE, around(storages=(replace(THIN, enabled=False),)), "storage", "--disable 0"),
+    "storage not active": (CATTLE, around(storages=(replace(THIN, active=False),)), "storage", "not active"),
     "content": (
         CATTLE,
         around(storages=(replace(THIN, content=frozenset({"iso"})),)),
-        "cattleStorage",
+        "storage",
         "pvesm set local-lvm --content iso,rootdir",
     ),
     "thin pool is full": (
         CATTLE,
         around(storages=(replace(THIN, available=GIB // 2),)),
-        "cattleStorage",
+        "storage",
         "20G are asked for",
     ),
     "larger than the pool": (
         CATTLE,
         around(storages=(replace(THIN, total=10 * GIB),)),
-        "cattleStorage",
+        "storage",
         "20G are asked for",
     ),
     "thick storage has no room": (
         CATTLE,
         around(storages=(replace(THIN, kind="lvm", available=19 * GIB),)),
-        "cattleStorage",
+        "storage",
         "19G of 500G are free",
     ),
     "no template": (
@@ -232,54 +232,54 @@ CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
     "no such bridge": (
         replace(CATTLE, guest=replace(CATTLE.guest, bridge="vmbr9")),
         around(),
-        "cattleBridge",
+        "bridge",
         "vmbr0, vmbr1",
     ),
-    "number taken by one that is not seen": (CATTLE, around(taken=True), "cattleVmid", "may not see"),
+    "number taken by one that is not seen": (CATTLE, around(taken=True), "vmid", "may not see"),
     "number taken by a stranger": (
         CATTLE,
         around(with_cattle(cattle_with())),
-        "cattleVmid",
+        "vmid",
         "CT 105 'hermes' on node pve (stopped) has it without this stack's claim",
     ),
     "number taken by a virtual machine": (
         replace(CATTLE, guest=replace(CATTLE.guest, ours=True)),
         around(with_cattle(Guest({"name": "win"}, kind="qemu"))),
-        "cattleVmid",
+        "vmid",
         "VM 105 'win'",
     ),
     "on another node": (
         CATTLE,
         around(with_cattle(replace(ours(cattle_with()), node="pve2"))),
-        "cattleVmid",
+        "vmid",
         "pct migrate 105 pve",
     ),
-    "locked": (CATTLE, around(with_cattle(ours(cattle_with(lock="create")))), "cattleVmid", "pct unlock 105"),
-    "address in use": (CATTLE, around(with_cattle(STRANGER, 300)), "cattleAddress", "CT 300"),
+    "locked": (CATTLE, around(with_cattle(ours(cattle_with(lock="create")))), "vmid", "pct unlock 105"),
+    "address in use": (CATTLE, around(with_cattle(STRANGER, 300)), "address", "CT 300"),
     "a smaller root file system": (
         replace(CATTLE, guest=replace(CATTLE.guest, root_gb=19)),
         around(with_cattle(ours(cattle_with()))),
-        "cattleDisk",
+        "disk",
         "CT 105 has a root file system of 20G",
     ),
-    "volume missing": (CATTLE, around(volumes={}), "cattleVolume", "does not exist"),
-    "volumes not read": (CATTLE, around(volumes=None), "cattleVolume", "does not exist"),
+    "volume missing": (CATTLE, around(volumes={}), "volume", "does not exist"),
+    "volumes not read": (CATTLE, around(volumes=None), "volume", "does not exist"),
     "volume held": (
         CATTLE,
         around(with_cattle(cattle_with(f"{DISK},mp=/d", vmid=106), 106)),
-        "cattleVolume",
+        "volume",
         "held by guest 106",
     ),
     "pet runs": (
         CATTLE,
         around(Model({999: pet_with(f"{DISK},mp=/v", running=True)}, {DISK: EIGHT})),
-        "cattleVolume",
+        "volume",
         "CT 999 runs",
     ),
     "snapshot would carry the volume along": (
         CATTLE,
         around(with_cattle(SNAPSHOT)),
-        "cattleVolume",
+        "volume",
         "pct delsnapshot 105 before",
     ),
 }
@@ -300,11 +300,11 @@ def test_many_faults_are_told_in_one_go() -> None:
     assert keys >= {
         "/vms",
         "/storage/local-lvm",
-        "cattleVmid",
+        "vmid",
         "template",
-        "cattleBridge",
-        "cattleAddress",
-        "cattleVolume",
+        "bridge",
+        "address",
+        "volume",
     }
 
 
@@ -328,7 +328,7 @@ def test_what_is_made_anew_is_proved_before_the_old_one_goes() -> None:
     assert cattle_faults(check, full) == []  # the room of the one that goes
     moved = ours(cattle_with(rootfs="ssd:vm-105-disk-0,size=20G"))
     full = around(with_cattle(moved), storages=(replace(THIN, available=0),))
-    assert [fault.key for fault in cattle_faults(check, full)] == ["cattleStorage"]
+    assert [fault.key for fault in cattle_faults(check, full)] == ["storage"]
 
 
 def test_a_vnet_is_used_by_the_rights_of_its_zone() -> None:
@@ -355,7 +355,7 @@ def test_a_home_on_a_folder_of_the_node_has_one_agent() -> None:
     assert told(elsewhere) == before
     for found in (told(other), told(elsewhere, shared_storages=frozenset({"nas"}))):
         [fault] = [fault for fault in found if fault not in before]
-        assert (fault.key, fault.value) == ("cattleHostMounts", home)
+        assert (fault.key, fault.value) == ("host mount", home)
         assert "guest 106" in fault.rule or "CT 106" in fault.rule
         assert "two agents must not have one home" in fault.rule
 
@@ -367,7 +367,7 @@ def test_a_storage_that_is_away_is_seen_without_root() -> None:
     there = (*around().storages, hdd)
     assert cattle_faults(check, around(storages=there)) == []
     [fault] = cattle_faults(check, around(storages=(*around().storages, replace(hdd, active=False))))
-    assert (fault.key, fault.value) == ("cattleHostMounts", "/mnt/pve/hdd/hermes")
+    assert (fault.key, fault.value) == ("host mount", "/mnt/pve/hdd/hermes")
     assert "storage hdd is not active on node pve" in fault.rule
 
 
@@ -397,46 +397,97 @@ PET_FAULTS: dict[str, tuple[PetCheck, Surroundings, str, str]] = {
     "smaller": (
         replace(PET, volumes=(replace(PET.volumes[0], size_gb=4),)),
         around(),
-        "petVolumes",
+        "volume",
         "set its size to 8 GB",
     ),
     "a root file system that is to grow under protection": (
         replace(PET, guest=replace(PET.guest, root_gb=4)),
         around(),
-        "petDisk",
+        "disk",
         "pct resize 999 rootfs 4G",
     ),
     "explicit volume on a pet that is to be made": (
         replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),)),
         empty(),
-        "petVolumes",
+        "volume",
         "cannot have a volume yet",
     ),
     "explicit volume that is gone": (
         replace(PET, volumes=(replace(PET.volumes[0], volid="local-lvm:vm-999-disk-7"),)),
         around(),
-        "petVolumes",
+        "volume",
         "does not exist",
+    ),
+    "a declared volume that is to be deleted": (
+        replace(PET, deletions=(RemovalSpec(999, DISK),)),
+        around(),
+        "deletion",
+        "take out the volume hermes, or its deletion",
+    ),
+    "one that is declared by what an earlier run has recorded": (
+        replace(
+            PET,
+            volumes=(replace(PET.volumes[0], path="/volumes/new", recorded=DISK),),
+            deletions=(RemovalSpec(999, DISK),),
+        ),
+        around(),
+        "deletion",
+        "a declared volume is not deleted",
+    ),
+    "a volume of another guest that is to be deleted": (
+        replace(PET, deletions=(RemovalSpec(999, "local-lvm:vm-200-disk-0"),)),
+        around(),
+        "deletion",
+        "does not belong to guest 999",
+    ),
+    "a volume that another guest has, and that is to be deleted": (
+        replace(PET, volumes=(), deletions=(RemovalSpec(999, DISK),)),
+        around(
+            Model({999: ours(pet_with(f"{DISK},mp=/v")), 105: cattle_with(f"{DISK},mp=/home/hermes")}, {DISK: EIGHT})
+        ),
+        "deletion",
+        "cannot be deleted",
     ),
     "no room for root file system and volumes together": (
         PET,
         empty(storages=(replace(THIN, kind="lvm", available=9 * GIB),)),
-        "petStorage and petVolumes",
+        "storage and volume",
         "10G are asked for",
     ),
     "volumes on a storage that is not there": (
         replace(PET, volumes=(replace(PET.volumes[0], storage="fast"),)),
         empty(),
-        "petVolumes",
+        "volume",
         "must exist on node pve",
     ),
 }
 
 
+def test_a_volume_that_left_the_settings_may_be_deleted() -> None:
+    check = replace(PET, volumes=(), deletions=(RemovalSpec(999, DISK),))
+    assert not [fault for fault in pet_faults(check, around()) if fault.key == "deletion"]
+
+
+def test_another_path_of_a_recorded_volume_asks_for_no_room() -> None:
+    full = (replace(THIN, kind="lvm", available=0),)
+    moved = replace(PET, volumes=(replace(PET.volumes[0], path="/volumes/new", recorded=DISK),))
+    assert pet_faults(moved, around(storages=full)) == []
+    [fault] = pet_faults(replace(PET, volumes=(replace(PET.volumes[0], path="/volumes/new"),)), around(storages=full))
+    assert "8G are asked for" in fault.rule
+
+
+@pytest.mark.parametrize(("recorded", "refused"), [(None, True), ("local-lvm:vm-999-disk-7", False)])
+def test_what_an_earlier_run_has_mounted_may_be_replaced_by_another_volume(recorded: str | None, refused: bool) -> None:
+    state = with_cattle(ours(cattle_with("local-lvm:vm-999-disk-7,mp=/home/hermes", running=True)))
+    assert CATTLE.attach is not None
+    faults = cattle_faults(replace(CATTLE, attach=replace(CATTLE.attach, recorded=recorded)), around(state))
+    assert [fault.key for fault in faults] == ["volume"] * refused
+
+
 def test_a_cattles_root_file_system_may_grow() -> None:
     check = replace(CATTLE, guest=replace(CATTLE.guest, root_gb=40))
     assert not [
-        fault for fault in cattle_faults(check, around(with_cattle(ours(cattle_with())))) if fault.key == "cattleDisk"
+        fault for fault in cattle_faults(check, around(with_cattle(ours(cattle_with())))) if fault.key == "disk"
     ]
 
 
@@ -450,8 +501,8 @@ def test_each_fault_of_a_pet_is_told(case: str) -> None:
 def test_a_strangers_number_is_one_fault_and_its_volumes_are_not_judged() -> None:
     stranger = Model({999: pet_with()}, {})
     check = replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),))
-    assert {fault.key for fault in pet_faults(check, around(stranger, taken=True))} == {"petVmid"}
-    assert {fault.key for fault in pet_faults(check, empty(taken=True))} == {"petVmid"}
+    assert {fault.key for fault in pet_faults(check, around(stranger, taken=True))} == {"vmid"}
+    assert {fault.key for fault in pet_faults(check, empty(taken=True))} == {"vmid"}
 
 
 # Who has the address, and the card.
@@ -468,7 +519,7 @@ def addressed(occupants: Occupants, *others: GuestFacts, address: str | None = f
     guests = (*seen.cluster.guests, *others)
     seen = replace(seen, cluster=replace(seen.cluster, guests=guests), occupants=occupants)
     check = replace(CATTLE, guest=replace(CATTLE.guest, address=address))
-    return [str(fault) for fault in cattle_faults(check, seen) if fault.key == "cattleAddress"]
+    return [str(fault) for fault in cattle_faults(check, seen) if fault.key == "address"]
 
 
 def test_the_address_of_proxmox_itself_is_refused() -> None:
@@ -514,7 +565,7 @@ def test_a_copy_of_the_cattle_that_runs_is_refused() -> None:
     state = with_cattle(ours(cattle_with(f"{DISK},mp=/home/hermes", running=True, net0=f"name=eth0,hwaddr={MAC}")))
     seen = around(state, taken=True, occupants=Occupants(twins=(twin,)))
     [told] = [str(fault) for fault in cattle_faults(CATTLE, seen)]
-    for part in ("cattleVmid = 105", "VM 205 'copy'", "same hardware address", "qm set 205"):
+    for part in ("vmid = 105", "VM 205 'copy'", "same hardware address", "qm set 205"):
         assert part in told
 
 
@@ -622,7 +673,7 @@ def asked_for(*guests: tuple[int, str, str]) -> tuple[list[str], list[str], Serv
     own = {"GET /cluster/nextid": taken} if any(guest[0] == 105 for guest in guests) else {}
     server = Server({**ROUTES, **cluster_of(*guests), **own})
     faults = preflight_cattle(server.client(), CATTLE, answer=answer)
-    return [fault.rule for fault in faults if fault.key in ("cattleAddress", "cattleVmid")], knocked, server
+    return [fault.rule for fault in faults if fault.key in ("address", "vmid")], knocked, server
 
 
 def test_before_a_container_is_made_its_address_is_looked_for() -> None:
@@ -650,7 +701,7 @@ def test_a_container_that_is_off_or_elsewhere_is_as_a_new_one(net: str, power: s
     taken = [{"name": "eth0", "hwaddr": MAC.lower(), "inet": "192.0.2.77/24"}]
     server = Server({**ROUTES, **cluster_of((105, net, power)), "GET /nodes/pve/lxc/105/interfaces": data(taken)})
     faults = preflight_cattle(server.client(), CATTLE, answer=lambda _: "answers on port 22")
-    assert [fault.rule for fault in faults if fault.key == "cattleAddress"] == [
+    assert [fault.rule for fault in faults if fault.key == "address"] == [
         "must be free, and the machine that has it answers on port 22"
     ]
 
@@ -686,7 +737,7 @@ def test_what_cannot_be_read_is_a_fault_beside_the_others() -> None:
     changes = {"GET /cluster/resources": denied, "GET /nodes/pve/network": denied, "GET /cluster/nextid": taken}
     faults, _ = told_by(changes, ask_cattle)
     assert "guests" in {fault.key for fault in faults}
-    assert "cattleBridge" not in {fault.key for fault in faults}
+    assert "bridge" not in {fault.key for fault in faults}
 
 
 def test_on_a_node_that_is_not_there_nothing_is_read() -> None:

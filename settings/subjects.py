@@ -1,0 +1,57 @@
+"""Which setting a fault or a refusal of `proxmox` is about, and what to do with it: the one place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from proxmox.errors import Fault, Faults, ProxmoxError, Subject
+
+KEYS: Mapping[Subject, tuple[str, str]] = {
+    Subject.NODE: ("node", "node"),
+    Subject.VMID: ("petVmid", "cattleVmid"),
+    Subject.TEMPLATE: ("template", "template"),
+    Subject.STORAGE: ("petStorage", "cattleStorage"),
+    Subject.DISK: ("petDisk", "cattleDisk"),
+    Subject.BRIDGE: ("", "cattleBridge"),
+    Subject.ADDRESS: ("", "cattleAddress"),
+    Subject.ADDRESS6: ("", "cattleAddress6"),
+    Subject.VOLUME: ("petVolumes", "cattleVolume"),
+    Subject.DELETION: ("petDeleteVolumes", ""),
+    Subject.HOST_MOUNT: ("", "cattleHostMounts"),
+    Subject.ROOT: ("", "cattleHostMounts"),
+    Subject.NODE_SSH: ("", "nodeSshHost"),
+}
+"""The settings of a pet and of a cattle; empty: there is none."""
+
+REMEDIES: Mapping[Subject, str] = {
+    Subject.HOST_MOUNT: "the host mounts are in cattleHostMounts",
+    Subject.ROOT: "or let this program do it: set nodeSshHostKey",
+    Subject.NODE_SSH: "see nodeSshHost, nodeSshPort, nodeSshUser, nodeSshHostKey and nodeSshKeyFile",
+    Subject.OWNER_RUNS: "where its stack has started it, set petStarted back to false and run pulumi up there",
+    Subject.STRANGER: 'or, if it is this stack\'s, import it: docs/operations.md, "Take over a guest"',
+    Subject.SUCCESSOR: "pulumi state delete, first the power, then the volume attachment, then the container",
+    Subject.MOVED: "then pulumi up, which knows it by its claim",
+    Subject.LEFT_BEHIND: "pulumi up takes it over again; then pulumi destroy",
+    Subject.HALF_MADE: "then pulumi up",
+}
+"""What Pulumi and the settings add to a remedy, as a line of its own: what stands before it may be pasted."""
+
+
+def of_stack(fault: Fault, role: Literal["pet", "cattle"]) -> Fault:
+    """The fault with the setting's name, and what there is to do with that."""
+    parts = fault.key.split(" and ")
+    index = ("pet", "cattle").index(role)
+    named = {str(subject): keys[index] for subject, keys in KEYS.items()}
+    subject = next((one for one in REMEDIES if str(one) in parts and one is not Subject.HOST_MOUNT), None)
+    remedy = fault.remedy if subject is None else f"{fault.remedy}\n       {REMEDIES[subject]}"
+    return replace(fault, key=" and ".join(named.get(part) or part for part in parts), remedy=remedy)
+
+
+def explained(error: BaseException) -> str:
+    """An error for people: its text, and what the settings or Pulumi add to its remedy."""
+    remedy = REMEDIES.get(error.subject) if isinstance(error, ProxmoxError) and error.subject else None
+    if remedy is None or isinstance(error, Faults):
+        return str(error)
+    return f"{error}\n       {remedy}"
