@@ -11,7 +11,7 @@ import pulumi_command as command
 from pydantic import BaseModel
 
 from components.access import Access
-from components.explanation import changed
+from components.explanation import differing_keys
 from components.host_settings import host_mounts_of
 from components.phase import Phase, PhaseName
 from provisioning.guest.backend import ENGINE
@@ -216,7 +216,7 @@ def foreseen(stack: AgentStack, installed: Mapping[str, Any]) -> dict[str, tuple
     name, build = build_of(stack.agent)
     if (
         isinstance(build, AgentInputs)
-        and set(changed(installed.get("declared") or {}, render_agent(build).declared)) - NOT_OF_THE_BUILD
+        and set(differing_keys(installed.get("declared") or {}, render_agent(build).declared)) - NOT_OF_THE_BUILD
     ):
         results = {"directory": NEW_BUILD}
     configure = configure_inputs(stack, results)

@@ -13,12 +13,12 @@ def explain(phase: str, before: Mapping[str, Any], declared: Mapping[str, Any], 
     if before.get("digest") == digest:
         return None
     old = before.get("declared") or {}
-    changes = sorted(changed(_without(old), _without(declared)))
+    changes = sorted(differing_keys(_without(old), _without(declared)))
     cause = f"changed: {', '.join(changes)}" if changes else "this program's own part of it has changed"
     return f"{phase} runs again ({cause}){_another_container(old, declared) or _restarts(old, declared)}"
 
 
-def changed(old: object, new: object, path: str = "") -> Iterator[str]:
+def differing_keys(old: object, new: object, path: str = "") -> Iterator[str]:
     """The dotted keys at which two trees differ; of what is only in one of them, the key where it begins."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in old.keys() | new.keys():
@@ -29,7 +29,7 @@ def changed(old: object, new: object, path: str = "") -> Iterator[str]:
                 if (other if one is None else one) not in (None, {}, []):
                     yield name
             else:
-                yield from changed(one, other, name)
+                yield from differing_keys(one, other, name)
     elif old != new:
         yield path
 

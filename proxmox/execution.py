@@ -114,14 +114,14 @@ def _differs(step: Step, found: str) -> NotAsPlanned:
 
 
 @run_step.register
-def _(step: Shutdown, client: Proxmox, report: Report) -> None:
+def _do_shutdown(step: Shutdown, client: Proxmox, report: Report) -> None:
     if client.guest_status(step.node, step.vmid).running:
         _tell(client.shutdown(step.node, step.vmid, step.timeout_s).warnings, step, report)
     _require_power(client, step, running=False)
 
 
 @run_step.register
-def _(step: Start, client: Proxmox, report: Report) -> None:
+def _do_start(step: Start, client: Proxmox, report: Report) -> None:
     if not client.guest_status(step.node, step.vmid).running:
         _tell(client.start(step.node, step.vmid).warnings, step, report)
     _require_power(client, step, running=True)
@@ -142,7 +142,7 @@ def _tell(warnings: Sequence[str], step: Step, report: Report) -> None:
 
 
 @run_step.register
-def _(step: SetMount, client: Proxmox, report: Report) -> None:
+def _do_set_mount(step: SetMount, client: Proxmox, report: Report) -> None:
     del report
 
     def decide(facts: GuestFacts) -> Change | None:
@@ -157,7 +157,7 @@ def _(step: SetMount, client: Proxmox, report: Report) -> None:
 
 
 @run_step.register
-def _(step: ProveSole, client: Proxmox, report: Report) -> None:
+def _do_prove_sole(step: ProveSole, client: Proxmox, report: Report) -> None:
     try:
         prove_sole(read_cluster(client, step.owner, power_of=[step.owner]), step.volid, step.vmid, step.owner)
     except Refusal as refusal:
@@ -173,7 +173,7 @@ def _(step: ProveSole, client: Proxmox, report: Report) -> None:
 
 
 @run_step.register
-def _(step: RemoveMount, client: Proxmox, report: Report) -> None:
+def _do_remove_mount(step: RemoveMount, client: Proxmox, report: Report) -> None:
     del report
 
     def decide(facts: GuestFacts) -> Change | None:
@@ -187,7 +187,7 @@ def _(step: RemoveMount, client: Proxmox, report: Report) -> None:
 
 
 @run_step.register
-def _(step: DropUnused, client: Proxmox, report: Report) -> None:
+def _do_drop_unused(step: DropUnused, client: Proxmox, report: Report) -> None:
     del report
     if owner_of(step.volid) in (None, step.vmid):
         # Proxmox would free it.
@@ -196,7 +196,7 @@ def _(step: DropUnused, client: Proxmox, report: Report) -> None:
 
 
 @run_step.register
-def _(step: FreeVolume, client: Proxmox, report: Report) -> None:
+def _do_free_volume(step: FreeVolume, client: Proxmox, report: Report) -> None:
     del report
     _delete_unused(client, step, step.volid)
 
@@ -210,7 +210,7 @@ def _delete_unused(client: Proxmox, step: Step, volid: str) -> None:
 
 
 @run_step.register
-def _(step: Allocate, client: Proxmox, report: Report) -> None:
+def _do_allocate(step: Allocate, client: Proxmox, report: Report) -> None:
     def decide(facts: GuestFacts) -> Change | None:
         current = facts.mounts().get(step.slot)
         if current is None and step.slot not in facts.pending:
@@ -230,7 +230,7 @@ def _(step: Allocate, client: Proxmox, report: Report) -> None:
 
 
 @run_step.register
-def _(step: Grow, client: Proxmox, report: Report) -> None:
+def _do_grow(step: Grow, client: Proxmox, report: Report) -> None:
     mount = _now(client, step).mounts().get(step.slot)
     if mount is None or mount.volume != step.volid:
         raise _differs(step, f"{step.slot} holds {mount.volume if mount else 'nothing'}")
@@ -256,7 +256,7 @@ def _(step: Grow, client: Proxmox, report: Report) -> None:
 
 
 @run_step.register
-def _(step: Protect, client: Proxmox, report: Report) -> None:
+def _do_protect(step: Protect, client: Proxmox, report: Report) -> None:
     del report
     _set_protection(client, step, on=True)
 
@@ -269,7 +269,7 @@ def _set_protection(client: Proxmox, step: Step, *, on: bool) -> None:
 
 
 @run_step.register
-def _(step: Unprotected, client: Proxmox, report: Report) -> None:
+def _do_unprotected(step: Unprotected, client: Proxmox, report: Report) -> None:
     """Protection off, the steps, protection on. An error of the steps is the one that is raised."""
     try:
         _run_unprotected(step, client, report)

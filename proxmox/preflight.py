@@ -113,7 +113,7 @@ class Occupants:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NodeFacts:
     """Everything that the checks decide on.
 
     taken: whether any guest has the number, also one that the token may not see; templates, volumes, bridges (name and
@@ -159,7 +159,7 @@ def _needed_guest(guest: GuestCheck) -> list[Right]:
 # Pure checks.
 
 
-def pet_faults(check: PetCheck, seen: Surroundings) -> list[Fault]:
+def pet_faults(check: PetCheck, seen: NodeFacts) -> list[Fault]:
     """All faults that stand in the pet's way."""
     new = [spec for spec in check.volumes if not _is_there(check, spec, seen)]
     sizes: dict[str, int] = {}
@@ -206,18 +206,18 @@ def _deletion_faults(check: PetCheck, cluster: ClusterFacts) -> list[Fault]:
     return faults
 
 
-def _plan_of(pet: GuestFacts, spec: VolumeSpec, seen: Surroundings) -> object:
+def _plan_of(pet: GuestFacts, spec: VolumeSpec, seen: NodeFacts) -> object:
     found = mount_of(pet, spec)
     volid = found[1].volume if found else spec.existing
     return plan_volume(pet, (seen.volumes or {}).get(volid or ""), seen.cluster, spec)
 
 
-def _is_there(check: PetCheck, spec: VolumeSpec, seen: Surroundings) -> bool:
+def _is_there(check: PetCheck, spec: VolumeSpec, seen: NodeFacts) -> bool:
     pet = seen.cluster.guest(check.guest.vmid)
     return spec.existing is not None or (pet is not None and mount_of(pet, spec) is not None)
 
 
-def cattle_faults(check: CattleCheck, seen: Surroundings) -> list[Fault]:
+def cattle_faults(check: CattleCheck, seen: NodeFacts) -> list[Fault]:
     """All faults that stand in a cattle's way."""
     faults = _guest_faults(check.guest, seen, needed_cattle(check), {})
     if not _has_node(check.guest, seen):
@@ -312,7 +312,7 @@ def _is_ours(check: GuestCheck, guest: GuestFacts) -> bool:
 
 
 def _guest_faults(
-    check: GuestCheck, seen: Surroundings, rights: Sequence[Right], new_volumes: Mapping[str, int]
+    check: GuestCheck, seen: NodeFacts, rights: Sequence[Right], new_volumes: Mapping[str, int]
 ) -> list[Fault]:
     """Without the node that is declared, nothing else can be said of what would be on it."""
     guest = seen.cluster.guest(check.vmid)
@@ -352,7 +352,7 @@ def _guest_faults(
     return [*lacking.values(), *node, *faults]
 
 
-def _has_node(check: GuestCheck, seen: Surroundings) -> bool:
+def _has_node(check: GuestCheck, seen: NodeFacts) -> bool:
     return any(node.name == check.node for node in seen.nodes)
 
 
@@ -464,7 +464,7 @@ def _bridge_faults(check: GuestCheck, bridges: Collection[str] | None, grant: Fa
     return [Fault(Subject.BRIDGE, check.bridge, rule, remedy)]
 
 
-def _address_faults(check: GuestCheck, seen: Surroundings) -> list[Fault]:
+def _address_faults(check: GuestCheck, seen: NodeFacts) -> list[Fault]:
     """Whatever machine has the address and takes the SSH key, it would be provisioned in the container's place."""
     declared = ((Subject.ADDRESS, check.address), (Subject.ADDRESS6, check.address6))
     return [
@@ -475,7 +475,7 @@ def _address_faults(check: GuestCheck, seen: Surroundings) -> list[Fault]:
     ]
 
 
-def _taken_faults(check: GuestCheck, seen: Surroundings, subject: Subject, value: str) -> list[Fault]:
+def _taken_faults(check: GuestCheck, seen: NodeFacts, subject: Subject, value: str) -> list[Fault]:
     wanted = plain_address(value)
     others = [guest for guest in seen.cluster.guests if guest.vmid != check.vmid]
     found = seen.occupants
@@ -562,7 +562,7 @@ def preflight_cattle(
     storages = [storage_of(spec.volid)] if spec is not None else []
     owner = spec.owner if spec is not None else check.guest.vmid
 
-    def judge(seen: Surroundings) -> list[Fault]:
+    def judge(seen: NodeFacts) -> list[Fault]:
         host = check.host
         if host is None or seen.cluster.guest(host.vmid) is None:
             return cattle_faults(check, seen)
@@ -580,7 +580,7 @@ def _preflight(
     storages: Sequence[str],
     owner: int,
     *,
-    judge: Callable[[Surroundings], list[Fault]],
+    judge: Callable[[NodeFacts], list[Fault]],
     others: Callable[[], Collection[Fault]],
     answer: Callable[[str], str | None] = answer_of,
 ) -> list[Fault]:
@@ -598,7 +598,7 @@ def _preflight(
             return None
 
     nodes = read("nodes", client.nodes) or ()
-    seen = Surroundings(
+    seen = NodeFacts(
         version, nodes, read("permissions", client.permissions) or Permissions({}), client.connection.token_id
     )
     if not _has_node(guest, seen):

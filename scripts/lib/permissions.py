@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from components.preflight import cattle_check, pet_check
 from components.state import OwnState
-from components.surroundings import cattle_check, pet_check
 from proxmox.connection import TOKEN_ID
 from proxmox.errors import Fault, Faults
 from proxmox.preflight import needed_cattle, needed_pet

@@ -20,8 +20,8 @@ from components.cattle import Cattle
 from components.host_mounts import _HostMountsProvider
 from components.pet import PetStorage
 from components.power import _PowerProvider
+from components.preflight import cattle_check, host_spec, pet_check
 from components.state import OwnState
-from components.surroundings import cattle_check, host_spec, pet_check
 from proxmox.planning import AttachSpec
 from settings.stack import KEY_FILE_VARIABLE, AgentStack
 from tests.settings import ENVIRONMENT

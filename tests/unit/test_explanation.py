@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from components.explanation import changed, explain
+from components.explanation import differing_keys, explain
 from components.state import own_state_of
 from provisioning.models import BaselineInputs, ConfigureInputs, ContainerInputs, Dashboard, ModelEndpoint, VerifyInputs
 from provisioning.phases import PhasePlan, render_baseline, render_configure, render_verify
@@ -119,10 +119,10 @@ def test_a_newer_program_is_a_cause_too() -> None:
 
 
 def test_what_the_engine_drops_or_turns_into_another_number_is_no_change() -> None:
-    assert list(changed({"a": 1, "b": [1, 2]}, {"a": 1.0, "b": [1.0, 2.0], "c": None})) == []
-    assert list(changed({"a": 1, "old": {}, "gone": []}, {"a": 1, "new": {}})) == []
-    assert list(changed({"a": 0}, {})) == ["a"]
-    assert list(changed({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})) in (["a.b", "a.c"], ["a.c", "a.b"])
+    assert list(differing_keys({"a": 1, "b": [1, 2]}, {"a": 1.0, "b": [1.0, 2.0], "c": None})) == []
+    assert list(differing_keys({"a": 1, "old": {}, "gone": []}, {"a": 1, "new": {}})) == []
+    assert list(differing_keys({"a": 0}, {})) == ["a"]
+    assert list(differing_keys({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})) in (["a.b", "a.c"], ["a.c", "a.b"])
 
 
 def test_the_phases_are_found_in_the_state() -> None:

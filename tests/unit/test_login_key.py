@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from components.preflight import cattle_check, public_keys
 from components.state import OwnState
-from components.surroundings import cattle_check, public_keys
 from provisioning.ssh import private_key_text
 from settings.stack import CattleStack
 from tests.settings import cattle

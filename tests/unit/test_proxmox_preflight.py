@@ -17,9 +17,9 @@ from proxmox.planning import GIB, AttachSpec, RemovalSpec, VolumeSpec
 from proxmox.preflight import (
     CattleCheck,
     GuestCheck,
+    NodeFacts,
     Occupants,
     PetCheck,
-    Surroundings,
     cards_of,
     cattle_faults,
     needed_cattle,
@@ -68,10 +68,10 @@ def ours(guest: Guest) -> Guest:
     return guest
 
 
-def around(state: Model | None = None, **changes: Any) -> Surroundings:
+def around(state: Model | None = None, **changes: Any) -> NodeFacts:
     """A cluster where everything is as it should be, but for `changes`."""
     found = state or Model({999: ours(pet_with(f"{DISK},mp=/volumes/hermes,backup=1"))}, {DISK: EIGHT})
-    seen = Surroundings(
+    seen = NodeFacts(
         Version("9.2.11", "9.2", 9),
         (Node("pve", True), Node("pve2", False)),
         Permissions(RIGHTS),
@@ -86,7 +86,7 @@ def around(state: Model | None = None, **changes: Any) -> Surroundings:
     return replace(seen, **changes)
 
 
-def empty(**changes: Any) -> Surroundings:
+def empty(**changes: Any) -> NodeFacts:
     return around(Model(), **changes)
 
 
@@ -173,7 +173,7 @@ def with_cattle(cattle: Guest, vmid: int = 105) -> Model:
     return Model({999: pet_with(f"{DISK},mp=/volumes/hermes"), vmid: cattle}, {DISK: EIGHT})
 
 
-CATTLE_FAULTS: dict[str, tuple[CattleCheck, Surroundings, str, str]] = {
+CATTLE_FAULTS: dict[str, tuple[CattleCheck, NodeFacts, str, str]] = {
     "old version": (CATTLE, around(version=Version("7.4", "7.4", 7)), "version", "Proxmox VE 8 or newer"),
     "no such node": (
         replace(CATTLE, guest=replace(CATTLE.guest, node="nope")),
@@ -393,7 +393,7 @@ def test_addresses_are_read_from_containers_and_virtual_machines() -> None:
     ) == {"192.0.2.5", "fe80::1", "192.0.2.6"}
 
 
-PET_FAULTS: dict[str, tuple[PetCheck, Surroundings, str, str]] = {
+PET_FAULTS: dict[str, tuple[PetCheck, NodeFacts, str, str]] = {
     "smaller": (
         replace(PET, volumes=(replace(PET.volumes[0], size_gb=4),)),
         around(),

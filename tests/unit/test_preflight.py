@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from components.preflight import home_faults, known_without_claim, number_faults, pet_place_faults, warnings_of
 from components.state import OwnState
-from components.surroundings import home_faults, known_without_claim, number_faults, pet_place_faults, warnings_of
 from proxmox.errors import Fault
 from proxmox.planning import AttachSpec
 from proxmox.preflight import CattleCheck, GuestCheck

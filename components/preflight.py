@@ -235,14 +235,14 @@ def network_plan(
     return NetworkPlan(spec, there, remade)
 
 
-def pet_faults(stack: PetStack, check: PetCheck) -> list[Fault]:
+def judge_pet(stack: PetStack, check: PetCheck) -> list[Fault]:
     """What stands in the pet's way; reads only."""
     with Proxmox(stack.connection) as client:
         found = preflight_pet(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
     return [of_stack(fault, "pet") for fault in found]
 
 
-def cattle_faults(stack: CattleStack, check: CattleCheck) -> tuple[list[Fault], list[str]]:
+def judge_cattle(stack: CattleStack, check: CattleCheck) -> tuple[list[Fault], list[str]]:
     """What stands in the cattle's way, and what is to be done to the folders of its host mounts; reads only."""
     with Proxmox(stack.connection) as client:
         found = preflight_cattle(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
