@@ -11,6 +11,7 @@ import http.server
 import json
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -491,7 +492,7 @@ def prepared(machine: Machine, mirror: Mirror, archive: Path) -> Mirror:
     mirror.publish()
     (machine.root / "nothing").mkdir()
     here = f"PATH={machine.root}/nothing UV_PYTHON_DOWNLOADS_JSON_URL={mirror.catalogue}"
-    machine.tool("uv", f'exec env {here} {REAL_UV} "$@"')
+    machine.tool("uv", f'exec env {here} {shlex.quote(str(REAL_UV))} "$@"')
     extras = "[project.optional-dependencies]\nall = []\nmessaging = []\n"
     project = f'[project]\nname = "hermes-agent"\nversion = "0.20.3"\nrequires-python = ">=3.11"\n{extras}'
     (machine.repository / "pyproject.toml").write_text(project)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxmox.client import Node, Permissions, Storage, Version
-from proxmox.errors import Fault
+from proxmox.errors import Fault, Subject
 from proxmox.facts import ClusterFacts, GuestFacts
 from proxmox.hostmounts import HostMount, HostMountSpec
 from proxmox.ownership import render_notes
@@ -539,7 +539,7 @@ def test_an_ipv6_address_of_another_guest_is_refused_however_it_is_written() -> 
     other = replace(NEIGHBOUR, config={**ALICE, "net0": "name=eth0,ip6=2001:DB8:0:0::5/64"})
     seen = around()
     seen = replace(seen, cluster=replace(seen.cluster, guests=(*seen.cluster.guests, other)))
-    for address6, told in (("2001:db8::5/64", ["cattleAddress6"]), ("2001:db8::6/64", []), ("auto", [])):
+    for address6, told in (("2001:db8::5/64", [Subject.ADDRESS6]), ("2001:db8::6/64", []), ("auto", [])):
         check = replace(CATTLE, guest=replace(CATTLE.guest, address=None, address6=address6))
         assert [fault.key for fault in cattle_faults(check, seen)] == told
 
