@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -169,8 +170,7 @@ def a_version_that_does_not_start_is_gone_back_from(stacks: Stacks) -> None:
     """The run fails with the reason, the old version serves; set back, a run does nothing to the guest."""
     good = {key: stacks.setting(key) for key in ("agentSource", "agentVersion")}
     wanted = render_agent(AgentInputs(source="pypi", version="0.20.7"))
-    env = next(file.content.decode() for file in wanted.files if file.path == "inputs.env")
-    (build_id,) = [line.partition("=")[2] for line in env.splitlines() if line.startswith("BUILD_ID=")]
+    build_id = next(json.loads(file.content)["build_id"] for file in wanted.files if file.path == "inputs.json")
     build = stacks.shell("readlink /opt/hermes/current").strip()
     dead = {"gateway/run.py": ("import asyncio\n", 'raise SystemExit("not today")\n')}
     made_of(stacks.shell, build, "0.20.7", dead, build_id)
