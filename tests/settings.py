@@ -14,6 +14,19 @@ ENVIRONMENT = {
     "PROXMOX_VE_API_TOKEN": "pulumi@pve!ci=00000000-1111-2222-3333-444444444444",
 }
 MODEL: dict[str, Any] = {"agentModelUrl": "http://192.0.2.20:4000/v1", "agentModel": "m"}
+DOCKER: dict[str, Any] = {
+    "agentMode": "docker",
+    "agentDashboard": False,
+    "agentImage": "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4,
+}
+OIDC: dict[str, Any] = {
+    "agentDashboardHost": "0.0.0.0",  # noqa: S104 - a value
+    "agentDashboardOidcIssuer": "https://login.example.org/application/o/hermes/",
+    "agentDashboardOidcClientId": "hermes",
+    "agentDashboardOidcClientSecret": "oidc-canary-1",
+    "agentDashboardPublicUrl": "https://Hermes.example.org/",
+    "agentDashboardTrustedProxies": ["192.0.2.5", "198.51.100.0/24"],
+}
 
 
 def read(
@@ -42,7 +55,7 @@ def cattle(stack: str = "cattle", **given: Any) -> AgentStack:
 
 
 def faults(stack: str, **given: Any) -> dict[str, tuple[str, str, str]]:
-    """Value, rule and remedy of each fault, by key."""
+    """Value, rule and remedy of each fault, by key; the stack "cattle" has a model unless another one is given."""
     with pytest.raises(Faults) as caught:
-        read(stack, **given)
+        read(stack, **({**MODEL, **given} if stack == "cattle" else given))
     return {fault.key: (fault.value, fault.rule, fault.remedy) for fault in caught.value.faults}

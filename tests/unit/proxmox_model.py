@@ -1,14 +1,18 @@
-"""A model of what Proxmox does with the steps of a plan, from facts proxmox 3, 5, 6 and 9, for property tests."""
+"""A cluster for tests: made of data, planned for, and changed as Proxmox would change it (facts proxmox 3, 5, 6, 9)."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts
 from proxmox.mountpoint import MountPoint, format_size, owner_of
 from proxmox.planning import (
     GIB,
     Allocate,
+    AttachSpec,
     DropUnused,
     FreeVolume,
     Grow,
@@ -20,8 +24,17 @@ from proxmox.planning import (
     Start,
     Step,
     Unprotected,
+    VolumePlan,
+    VolumeSpec,
+    mount_of,
+    plan_attach,
+    plan_volume,
     prove_sole,
 )
+
+EIGHT = 8 * GIB
+PET = {"hostname": "pet-storage", "rootfs": "local-lvm:vm-999-disk-0,size=2G", "protection": "1"}
+VOLUMES = ("local-lvm:vm-999-disk-1", "local-lvm:vm-999-disk-2", "local-lvm:vm-105-disk-1")
 
 
 @dataclass
@@ -30,7 +43,7 @@ class Guest:
 
     config: dict[str, str] = field(default_factory=dict)
     pending: dict[str, str | None] = field(default_factory=dict)
-    running: bool = False
+    running: bool | None = False
     snapshots: dict[str, dict[str, str]] = field(default_factory=dict)
     node: str = "pve"
     kind: str = "lxc"
@@ -156,18 +169,28 @@ class Model:
                 config[next(f"unused{n}" for n in range(99) if f"unused{n}" not in config)] = volume
 
 
-def pet_with(*mounts: str, running: bool = False, protection: str = "1", **more: str) -> Guest:
-    """A pet with the given mount points as mp0, mp1, ..."""
-    config = {"hostname": "pet-storage", "rootfs": "local-lvm:vm-999-disk-0,size=2G", "protection": protection}
-    config |= {f"mp{number}": text for number, text in enumerate(mounts)}
-    return Guest({**config, **more}, running=running)
+def volume_plan(state: Model, spec: VolumeSpec) -> VolumePlan:
+    pet = state.guest(spec.vmid)
+    found = mount_of(pet, spec) if pet else None
+    return plan_volume(pet, state.volume(found[1].volume if found else spec.existing), state.cluster(), spec)
 
 
-def cattle_with(*mounts: str, running: bool = False, vmid: int = 105, **more: str) -> Guest:
-    """A cattle with the given mount points as mp0, mp1, ..."""
-    config = {"hostname": "hermes", "rootfs": f"local-lvm:vm-{vmid}-disk-0,size=20G"}
-    config |= {f"mp{number}": text for number, text in enumerate(mounts)}
-    return Guest({**config, **more}, running=running)
+def attach_plan(state: Model, spec: AttachSpec) -> tuple[Step, ...]:
+    return plan_attach(state.guest(spec.vmid), state.volume(spec.volid), state.cluster(), spec)
 
 
-EIGHT = 8 * GIB
+def guest_of(vmid: int, given: Mapping[str, Any]) -> Guest:
+    """A guest by what differs: its configuration, and beside it running, pending, snapshots, node and kind.
+
+    999 is a protected pet, each other number a container, and a virtual machine has nothing but what is given.
+    """
+    rest: Any = {key: given[key] for key in ("running", "pending", "snapshots", "node", "kind") if key in given}
+    base = PET if vmid == 999 else {"hostname": "hermes", "rootfs": f"local-lvm:vm-{vmid}-disk-0,size=20G"}
+    config = {key: str(value) for key, value in given.items() if key not in rest}
+    return Guest({**({} if "kind" in given else base), **config}, **copy.deepcopy(rest))
+
+
+def model_of(guests: Mapping[int, Mapping[str, Any] | None], volumes: Mapping[str, int] | None = None) -> Model:
+    """A cluster of these guests, where a number without one has none; with three volumes of 8 GiB, or those given."""
+    sizes = dict.fromkeys(VOLUMES, EIGHT) if volumes is None else dict(volumes)
+    return Model({vmid: guest_of(vmid, given) for vmid, given in guests.items() if given is not None}, sizes)

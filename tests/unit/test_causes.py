@@ -17,7 +17,7 @@ from components.agent import foreseen
 from components.phase import cause_of, inputs_as_json, plan_of
 from settings.agent.dashboard import SCRYPT_HASH
 from settings.stack import SETTINGS
-from tests.settings import MODEL, cattle
+from tests.settings import DOCKER, MODEL, cattle
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
 BOTH = {GATEWAY, DASHBOARD}
@@ -38,11 +38,6 @@ OIDC = {
 API = {"agentApi": True, "agentApiKey": "a" * 32}
 AUTH = {"agentAuthFile": "FILE:one.json"}
 SLACK = {"agentSlackBotToken": "xoxb-1", "agentSlackAppToken": "xapp-1"}
-DOCKER = {
-    "agentMode": "docker",
-    "agentDashboard": False,
-    "agentImage": "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4,
-}
 OTHER_IMAGE = "nousresearch/hermes-agent:v2026.8.16.2@sha256:" + "fedcba9876543210" * 4
 FILES = {
     "one.json": json.dumps({"providers": {}}),

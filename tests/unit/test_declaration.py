@@ -20,7 +20,7 @@ from provisioning.guest.common import STOP_S
 from provisioning.models import ConfigureInputs
 from provisioning.phases import managed_config, render_configure
 from settings.agent.declaration import LONGEST_DRAIN, DeclarationSettings
-from tests.settings import MODEL, cattle, faults
+from tests.settings import cattle, faults
 
 CANARY = "canary-4e1b"
 TELEGRAM = "123456789:" + "A" * 35
@@ -66,11 +66,7 @@ def test_what_no_release_lets_be_pinned_is_told_with_the_way_that_works(key: str
 
 
 @pytest.mark.parametrize("name", ["restart_drain_timeout", "cron_drain_timeout"])
-@pytest.mark.parametrize("seconds", [61, "300", 1800.0, "nan"])
-def test_a_drain_that_outlasts_the_stop_is_refused(name: str, seconds: object) -> None:
-    key, rule = only(faults("cattle", **MODEL, agentSettings={"agent": {name: seconds}}))
-    assert key == "agentSettings"
-    assert f"agent.{name}" in rule
+def test_a_drain_as_long_as_a_stop_has_room_for_is_taken(name: str) -> None:
     assert warned(agentSettings={"agent": {name: 60}}) == []
 
 
@@ -125,7 +121,7 @@ def test_settings_come_from_a_file_instead(tmp_path: Path) -> None:
 def test_settings_and_a_file_do_not_go_together(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("timezone: UTC\n")
-    key, rule = only(faults("cattle", **MODEL, agentConfigFile=str(file), agentSettings={"a": 1}))
+    key, rule = only(faults("cattle", agentConfigFile=str(file), agentSettings={"a": 1}))
     assert key == "agentConfigFile"
     assert "both are given" in rule
 
@@ -142,23 +138,16 @@ def test_settings_and_a_file_do_not_go_together(tmp_path: Path) -> None:
 def test_a_config_file_that_is_none_is_refused(tmp_path: Path, text: str, part: str) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    key, rule = only(faults("cattle", **MODEL, agentConfigFile=str(file)))
+    key, rule = only(faults("cattle", agentConfigFile=str(file)))
     assert key == "agentConfigFile"
     assert part in rule
-
-
-@pytest.mark.parametrize("key", ["agentConfigFile", "agentAuthFile"])
-def test_a_file_that_is_not_there_is_named(key: str) -> None:
-    found, rule = only(faults("cattle", **MODEL, **{key: "/nowhere/x"}))
-    assert found == key
-    assert "/nowhere/x can't be read: No such file or directory" in rule
 
 
 @pytest.mark.parametrize(
     "key", ["agentSettings", "agentEnvironment", "agentDocuments", "agentMcpServers", "agentProviders"]
 )
 def test_a_secret_where_all_is_shown_is_refused(key: str) -> None:
-    found = faults("cattle", **MODEL, **{key: {"a": CANARY}}, with_secrets=frozenset({key}))
+    found = faults("cattle", **{key: {"a": CANARY}}, with_secrets=frozenset({key}))
     assert "can't hold a secret" in found[key][1]
     assert CANARY not in json.dumps(found[key])
 
@@ -169,24 +158,6 @@ def test_a_secret_where_all_is_shown_is_refused(key: str) -> None:
 def test_numbers_and_truth_values_are_meant_as_texts() -> None:
     found = declared(agentEnvironment={"PORT": 1, "ON": True, "RATE": 0.5, "T": "x"})
     assert found.environment == {"PORT": "1", "ON": "true", "RATE": "0.5", "T": "x"}
-
-
-@pytest.mark.parametrize("key", ["agentEnvironment", "agentSecretEnvironment"])
-@pytest.mark.parametrize(
-    ("name", "value", "part"),
-    [
-        ("1A", "x", "environment variable name"),
-        ("A", f"{CANARY}\nx", "line break"),
-        ("A", f"it's {CANARY}", "in two ways"),
-        ("HERMES_HOME", CANARY, "is set by this program"),
-        ("API_SERVER_KEY", CANARY, "is set by this program"),
-    ],
-)
-def test_a_variable_that_the_agent_would_not_read_is_refused(key: str, name: str, value: str, part: str) -> None:
-    found = faults("cattle", **MODEL, **{key: {name: value}})
-    assert part in only(found)[1]
-    if key == "agentSecretEnvironment":
-        assert CANARY not in json.dumps(found)
 
 
 FILE = """\
@@ -223,27 +194,14 @@ def test_files_are_read_as_the_agent_reads_its_own_and_the_later_wins(tmp_path: 
 def test_a_file_with_a_fault_is_refused_without_what_it_holds(tmp_path: Path, text: str, part: str) -> None:
     file = tmp_path / "x.env"
     file.write_text(text)
-    found = faults("cattle", **MODEL, agentEnvironmentFiles=[str(file)])
+    found = faults("cattle", agentEnvironmentFiles=[str(file)])
     assert part in only(found)[1]
     assert CANARY not in json.dumps(found)
-
-
-@pytest.mark.parametrize(
-    ("given", "part"),
-    [
-        ({"agentEnvironment": {"A": "1"}, "agentSecretEnvironment": {"A": "2"}}, "A is in agentEnvironment, too"),
-        ({"agentSecretEnvironment": {"TELEGRAM_BOT_TOKEN": "2"}, "agentTelegramToken": TELEGRAM}, "too"),
-        ({"agentEnvironment": {"SLACK_ALLOWED_USERS": "U1"}, "agentSlackAllowedUsers": ["U12"]}, "too"),
-    ],
-)
-def test_each_variable_is_given_once(given: dict[str, Any], part: str) -> None:
-    assert part in only(faults("cattle", **MODEL, **given))[1]
 
 
 def test_a_part_of_the_secret_environment_in_clear_is_a_fault_that_names_it() -> None:
     found = faults(
         "cattle",
-        **MODEL,
         agentSecretEnvironment={"A": "x", "B": CANARY},
         in_clear=frozenset({"agentSecretEnvironment.B"}),
     )
@@ -290,7 +248,7 @@ def test_an_auth_file_travels_as_a_secret(tmp_path: Path) -> None:
 def test_an_auth_file_that_the_agent_would_drop_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "auth.json"
     file.write_text(text)
-    found = faults("cattle", **MODEL, agentAuthFile=str(file))
+    found = faults("cattle", agentAuthFile=str(file))
     assert "no auth.json of Hermes" in only(found)[1]
     assert CANARY not in json.dumps(found)
 
@@ -332,25 +290,6 @@ def test_documents_are_texts_or_files_and_lie_where_they_are_read(tmp_path: Path
     }
 
 
-@pytest.mark.parametrize(
-    ("documents", "part"),
-    [
-        ({"../x": "a"}, "without .."),
-        ({"/etc/x": "a"}, "must be a file's name"),
-        ({".hermes/config.yaml": "a"}, "folder of the agent's"),
-        ({".hermes-stack/x": "a"}, "folder of the agent's"),
-        ({"a\nb": "a"}, "must be a file's name"),
-        ({"a": 1}, "must be a text, or file:"),
-        ({"a": {"path": "x"}}, "must be a text, or file:"),
-        ({"a": {"file": "/nowhere/x"}}, "can't be read"),
-    ],
-)
-def test_a_document_that_can_not_be_put_anywhere_is_refused(documents: dict[str, object], part: str) -> None:
-    key, rule = only(faults("cattle", **MODEL, agentDocuments=documents))
-    assert key == "agentDocuments"
-    assert part in rule
-
-
 # --- MCP servers ---
 
 
@@ -361,24 +300,6 @@ def test_mcp_servers_are_pinned_as_they_are_written() -> None:
     }
     config = managed_config(configured(agentMcpServers=servers, agentSecretEnvironment={"FILES_KEY": "x", "T": "y"}))
     assert config["mcp_servers"] == {**servers, "files": {**servers["files"], "env": {"KEY": "${FILES_KEY}", "N": "1"}}}
-
-
-@pytest.mark.parametrize(
-    ("server", "place", "part"),
-    [
-        ({}, "agentMcpServers.x", "either command or url"),
-        ({"command": "a", "url": "https://b"}, "agentMcpServers.x", "either command or url"),
-        ({"command": "a", "headers": {}}, "agentMcpServers.x", "goes with url, not with command"),
-        ({"url": "https://b", "args": []}, "agentMcpServers.x", "goes with command, not with url"),
-        ({"url": "ftp://b"}, "agentMcpServers.x.url", "http"),
-        ({"command": "a", "timeout": 0}, "agentMcpServers.x.timeout", "greater than 0"),
-        ({"command": "a", "timout": 3}, "agentMcpServers.x.timout", "not permitted"),
-    ],
-)
-def test_an_mcp_server_that_can_not_be(server: dict[str, object], place: str, part: str) -> None:
-    key, rule = only(faults("cattle", **MODEL, agentMcpServers={"x": server}))
-    assert key == place
-    assert part in rule
 
 
 def test_a_reference_that_leads_nowhere_is_told() -> None:
@@ -415,45 +336,6 @@ def test_fallbacks_and_auxiliary_models_in_the_agents_own_words() -> None:
     assert config["auxiliary"] == {"vision": {"provider": "litellm", "model": "eyes", "api_key": "${LITELLM_KEY}"}}
 
 
-@pytest.mark.parametrize(
-    ("given", "key", "part"),
-    [
-        ({"agentModelUrl": ""}, "agentModelUrl", "needs a URL"),
-        ({"agentModelProvider": "litellm", "agentProviders": LITELLM, **KEY}, "agentModelUrl", "has the address"),
-        (
-            {
-                "agentModelProvider": "litellm",
-                "agentModelUrl": "",
-                "agentProviders": LITELLM,
-                "agentModelKey": "k",
-                **KEY,
-            },
-            "agentModelKey",
-            "key_env",
-        ),
-        ({"agentProviders": LITELLM}, "agentProviders", "LITELLM_KEY, which is declared nowhere"),
-        (
-            {"agentFallbackModels": [{"provider": "a", "model": "b", "key_env": "NOT_THERE"}]},
-            "agentFallbackModels",
-            "NOT_THERE, which is declared nowhere",
-        ),
-        ({"agentFallbackModels": [{"provider": "a"}]}, "agentFallbackModels[0].model", "missing"),
-        ({"agentProviders": {"a": {"base_url": "x"}}}, "agentProviders.a.base_url", "http"),
-        (
-            {"agentProviders": {"a": {"base_url": "https://x", "api_key": CANARY}}},
-            "agentProviders.a.api_key",
-            "not perm",
-        ),
-        ({"agentAuxiliaryModels": {"vision": {"model": ""}}}, "agentAuxiliaryModels.vision.model", "empty"),
-    ],
-)
-def test_models_that_can_not_be_reached(given: dict[str, Any], key: str, part: str) -> None:
-    found = faults("cattle", **{**MODEL, **given})
-    assert only(found)[0] == key
-    assert part in only(found)[1]
-    assert "None" not in only(found)[1]
-
-
 # --- messengers ---
 
 
@@ -478,25 +360,6 @@ def test_messengers_are_variables_and_their_tokens_secret() -> None:
         "SLACK_BOT_TOKEN": "xoxb-1",
         "SLACK_APP_TOKEN": "xapp-1",
     }
-
-
-@pytest.mark.parametrize(
-    ("given", "key"),
-    [
-        ({"agentTelegramToken": "123:short"}, "agentTelegramToken"),
-        ({"agentDiscordToken": "short"}, "agentDiscordToken"),
-        ({"agentSlackBotToken": "xapp-1", "agentSlackAppToken": "xapp-1"}, "agentSlackBotToken"),
-        ({"agentSlackBotToken": "xoxb-1", "agentSlackAppToken": "xoxb-1"}, "agentSlackAppToken"),
-        ({"agentSlackBotToken": "xoxb-1"}, "agentSlackAppToken"),
-        ({"agentTelegramAllowedUsers": ["@me"]}, "agentTelegramAllowedUsers[0]"),
-        ({"agentSlackAllowedUsers": ["me"]}, "agentSlackAllowedUsers[0]"),
-    ],
-)
-def test_a_messenger_that_can_not_work(given: dict[str, Any], key: str) -> None:
-    found = faults("cattle", **MODEL, **given)
-    assert only(found)[0] == key
-    if key.endswith("Token"):
-        assert found[key][0] in ("(hidden)", "(empty)")
 
 
 def test_a_token_without_a_list_of_users_is_told_and_a_list_without_a_token() -> None:

@@ -21,6 +21,7 @@ from proxmox.rights import allocate_on, grant_commands, manage_guest, mount_fore
 from proxmox.rights import use_template as see_template
 from settings import generate
 from tests.attacks.attack import MODULES
+from tests.tables import names_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -261,7 +262,13 @@ def test_the_documents_use_plain_words() -> None:
 # --- what is held -------------------------------------------------------------------------------
 
 SECURITY = ROOT / "docs" / "security.md"
-TEST = re.compile(r"`((?:pvelab/)?tests/[a-z0-9_/]+\.py)::([a-z0-9_]+)`")
+# A function, or one of the cases in a table of tests/cases.
+TEST = re.compile(r"`((?:pvelab/)?tests/[a-z0-9_/]+\.py)::([a-z0-9_]+)`|`(tests/cases/[a-z]+\.yaml)::([^`]+)`")
+
+
+def held_by(text: str) -> list[tuple[str, str]]:
+    """The tests that a text names: file and name."""
+    return [(file or table, name or case) for file, name, table, case in TEST.findall(text)]
 
 
 def functions_of(path: Path) -> dict[str, ast.FunctionDef]:
@@ -277,13 +284,17 @@ def is_carried_out(path: Path, function: ast.FunctionDef) -> bool:
 
 
 def test_each_claim_about_security_names_a_test_that_is_there() -> None:
-    named = TEST.findall(SECURITY.read_text())
+    named = held_by(SECURITY.read_text())
     assert len(named) > 20
     missing = []
     for file, name in named:
         path = ROOT / file
-        function = functions_of(path).get(name) if path.exists() else None
-        if function is None or not is_carried_out(path, function):
+        if path.suffix == ".yaml":
+            there = path.exists() and name in names_of(path.name)
+        else:
+            function = functions_of(path).get(name) if path.exists() else None
+            there = function is not None and is_carried_out(path, function)
+        if not there:
             missing.append(f"{file}::{name}")
     assert missing == []
     tables = re.findall(r"^\| claim \| held by \|\n\|---\|---\|\n((?:\|.*\n)+)", SECURITY.read_text(), re.MULTILINE)
@@ -292,7 +303,7 @@ def test_each_claim_about_security_names_a_test_that_is_there() -> None:
 
 
 def test_each_attack_is_named_among_the_claims() -> None:
-    named = set(TEST.findall(SECURITY.read_text()))
+    named = set(held_by(SECURITY.read_text()))
     files = [ROOT / "tests" / "attacks" / f"{name}.py" for name in MODULES]
     written = {
         (name_of(path), name)

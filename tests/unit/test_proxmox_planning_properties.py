@@ -18,14 +18,10 @@ from proxmox.planning import (
     FreeVolume,
     Step,
     Unprotected,
-    VolumePlan,
     VolumeSpec,
-    mount_of,
-    plan_attach,
     plan_detach,
-    plan_volume,
 )
-from tests.unit.proxmox_model import Guest, Model
+from tests.unit.proxmox_model import Guest, Model, attach_plan, volume_plan
 
 # The same cases each time, so that whoever changes something else is not stopped by a rare find; others, and more of
 # them, by LAW_EXAMPLES=20000. No deadline and no health check: how fast the machine is says nothing about a law.
@@ -78,16 +74,6 @@ def models(draw: st.DrawFn) -> Model:
 
 def flat(steps: tuple[Step, ...]) -> list[Step]:
     return [inner for step in steps for inner in (flat(step.steps) if isinstance(step, Unprotected) else [step])]
-
-
-def volume_plan(state: Model, wish: VolumeSpec) -> VolumePlan:
-    pet = state.guest(wish.vmid)
-    found = mount_of(pet, wish) if pet else None
-    return plan_volume(pet, state.volume(found[1].volume if found else wish.existing), state.cluster(), wish)
-
-
-def attach_plan(state: Model, wish: AttachSpec) -> tuple[Step, ...]:
-    return plan_attach(state.guest(wish.vmid), state.volume(wish.volid), state.cluster(), wish)
 
 
 def live_writers(state: Model, volid: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Preflight: every fault that can be known before the first change, all of them in one list."""
+"""Preflight: every fault that can be known before the first change; most of them in tests/cases/preflight.yaml."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from proxmox.client import Node, Permissions, Storage, Version
-from proxmox.errors import Fault, Subject
+from proxmox.errors import Fault
 from proxmox.facts import ClusterFacts, GuestFacts
 from proxmox.hostmounts import HostMount, HostMountSpec
-from proxmox.ownership import render_notes
 from proxmox.planning import GIB, AttachSpec, RemovalSpec, VolumeSpec
 from proxmox.preflight import (
     CattleCheck,
@@ -30,8 +29,9 @@ from proxmox.preflight import (
     static_addresses,
 )
 from proxmox.rights import MANAGE, ROLE, grant_commands
+from tests.tables import cases
 from tests.unit.proxmox_http import Answer, Server, data, die
-from tests.unit.proxmox_model import EIGHT, Guest, Model, cattle_with, pet_with
+from tests.unit.proxmox_model import EIGHT, Model, guest_of, model_of
 
 DISK = "local-lvm:vm-999-disk-1"
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
@@ -59,18 +59,14 @@ RIGHTS: dict[str, dict[str, bool]] = {
     "/sdn/zones/localnetwork/vmbr0": {"SDN.Use": True},
 }
 THIN = Storage("local-lvm", "lvmthin", frozenset({"rootdir", "images"}), True, True, False, 500 * GIB, 400 * GIB)
-OWN = {"description": render_notes("ours", CLAIM)}
-
-
-def ours(guest: Guest) -> Guest:
-    """The guest with this stack's claim."""
-    guest.config |= OWN
-    return guest
+NOTES = f"ours\n\nclaim: {CLAIM}\n"
+MAC = "BC:24:11:3A:5F:01"
 
 
 def around(state: Model | None = None, **changes: Any) -> NodeFacts:
-    """A cluster where everything is as it should be, but for `changes`."""
-    found = state or Model({999: ours(pet_with(f"{DISK},mp=/volumes/hermes,backup=1"))}, {DISK: EIGHT})
+    """A cluster where everything is as it should be, but for `changes`; without a state, with a pet and its volume."""
+    pet = {"mp0": f"{DISK},mp=/volumes/hermes,backup=1", "description": NOTES}
+    found = model_of({999: pet}, {DISK: EIGHT}) if state is None else state
     seen = NodeFacts(
         Version("9.2.11", "9.2", 9),
         (Node("pve", True), Node("pve2", False)),
@@ -86,25 +82,58 @@ def around(state: Model | None = None, **changes: Any) -> NodeFacts:
     return replace(seen, **changes)
 
 
-def empty(**changes: Any) -> NodeFacts:
-    return around(Model(), **changes)
-
-
-def test_nothing_stands_in_the_way_of_a_first_run() -> None:
-    assert pet_faults(PET, empty()) == []
-    assert cattle_faults(CATTLE, around()) == []
-
-
-def test_nothing_stands_in_the_way_of_a_later_run() -> None:
-    state = Model(
-        {
-            999: ours(pet_with(f"{DISK},mp=/volumes/hermes,backup=1")),
-            105: ours(cattle_with(f"{DISK},mp=/home/hermes", running=True, net0="name=eth0,ip=192.0.2.5/24")),
-        },
-        {DISK: EIGHT},
+def seen_of(case: dict[str, Any]) -> NodeFacts:
+    """What a case says of the cluster and the node, in the words of the cases."""
+    given = dict(case.get("seen", {}))
+    if "storage" in given:
+        changes: dict[str, Any] = {**given.pop("storage")}
+        changes |= {key: int(changes[key] * GIB) for key in ("total", "available") if key in changes}
+        changes["content"] = frozenset(changes.get("content", THIN.content))
+        given["storages"] = (replace(THIN, **changes),)
+    if "version" in given:
+        given["version"] = Version(given["version"], given["version"], int(given["version"].partition(".")[0]))
+    if "permissions" in given:
+        given["permissions"] = Permissions(given["permissions"])
+    if given.get("templates") is not None:
+        given["templates"] = frozenset(given["templates"])
+    state = model_of(case["guests"], case.get("volumes", {DISK: EIGHT}))
+    who: dict[str, Any] = case.get("occupants", {})
+    twins = {vmid: guest_of(vmid, twin) for vmid, twin in who.get("twins", {}).items()}
+    leases: dict[int, list[str]] = who.get("leases", {})
+    occupants = Occupants(
+        frozenset(who.get("endpoint", ())),
+        {vmid: frozenset(addresses) for vmid, addresses in leases.items()},
+        who.get("answer"),
+        Model(twins).cluster().guests,
     )
-    assert pet_faults(PET, around(state, taken=True)) == []
-    assert cattle_faults(CATTLE, around(state, taken=True)) == []
+    return around(state, **given, occupants=occupants)
+
+
+def faults_of(table: str, case: dict[str, Any]) -> list[Fault]:
+    guest = case.get("check", {})
+    if table == "cattle":
+        assert CATTLE.attach is not None
+        attach = replace(CATTLE.attach, **case.get("attach", {}))
+        return cattle_faults(replace(CATTLE, guest=replace(CATTLE.guest, **guest), attach=attach), seen_of(case))
+    volume = case.get("volume", {})
+    declared = () if volume is None else (replace(PET.volumes[0], **volume),)
+    deletions = tuple(RemovalSpec(999, volid) for volid in case.get("deletions", ()))
+    return pet_faults(PetCheck(replace(PET.guest, **guest), declared, deletions), seen_of(case))
+
+
+KEYS = "guests volumes check attach volume deletions seen occupants faults"
+
+
+@pytest.mark.parametrize(("table", "case"), cases("preflight.yaml", "cattle", "pet", keys=KEYS))
+def test_all_that_stands_in_the_way_is_told_and_nothing_else(table: str, case: dict[str, Any]) -> None:
+    found = faults_of(table, case)
+    expected = case.get("faults", {})
+    assert sorted(fault.key for fault in found) == sorted(expected), found
+    for key, parts in expected.items():
+        told = "\n".join(str(fault) for fault in found if fault.key == key)
+        for part in parts if isinstance(parts, list) else [parts]:
+            assert part in told
+    assert all(fault.rule and fault.remedy for fault in found)
 
 
 def without(path: str, privilege: str) -> Permissions:
@@ -119,7 +148,9 @@ def without(path: str, privilege: str) -> Permissions:
 @pytest.mark.parametrize(("path", "privilege"), [(path, name) for path, names in RIGHTS.items() for name in names])
 def test_each_privilege_that_is_taken_away_is_named_with_its_path_and_command(path: str, privilege: str) -> None:
     permissions = without(path, privilege)
-    told = pet_faults(PET, empty(permissions=permissions)) + cattle_faults(CATTLE, around(permissions=permissions))
+    told = pet_faults(PET, around(Model(), permissions=permissions)) + cattle_faults(
+        CATTLE, around(permissions=permissions)
+    )
     assert any(privilege in fault.value and fault.key.startswith(path) for fault in told)
     assert all(
         f"--roles {ROLE} --users pulumi@pve --tokens '{TOKEN}'" in fault.remedy
@@ -164,184 +195,6 @@ def test_without_template_bridge_and_volume_their_rights_are_not_needed() -> Non
     assert paths == {"/vms/105", "/vms", "/storage/local-lvm"}
 
 
-SNAPSHOT = ours(cattle_with(f"{DISK},mp=/home/hermes", running=True))
-SNAPSHOT.snapshots["before"] = {"mp0": f"{DISK},mp=/home/hermes"}
-STRANGER = cattle_with(net0="name=eth0,bridge=vmbr0,ip=192.0.2.5/24,type=veth", vmid=300)
-
-
-def with_cattle(cattle: Guest, vmid: int = 105) -> Model:
-    return Model({999: pet_with(f"{DISK},mp=/volumes/hermes"), vmid: cattle}, {DISK: EIGHT})
-
-
-CATTLE_FAULTS: dict[str, tuple[CattleCheck, NodeFacts, str, str]] = {
-    "old version": (CATTLE, around(version=Version("7.4", "7.4", 7)), "version", "Proxmox VE 8 or newer"),
-    "no such node": (
-        replace(CATTLE, guest=replace(CATTLE.guest, node="nope")),
-        around(),
-        "node",
-        "must be a node of the cluster: pve, pve2",
-    ),
-    "no nodes": (CATTLE, around(nodes=()), "node", "none that the token may see"),
-    "node is off": (replace(CATTLE, guest=replace(CATTLE.guest, node="pve2")), around(), "node", "must be online"),
-    "no such storage": (
-        replace(CATTLE, guest=replace(CATTLE.guest, root_storage="fast")),
-        around(),
-        "storage",
-        "which sees: local-lvm",
-    ),
-    "no such storage, and so no rights on it": (
-        replace(CATTLE, guest=replace(CATTLE.guest, root_storage="fast")),
-        around(),
-        "storage",
-        "correct the name; if it is right, on a node: pveum",
-    ),
-    "no storage": (CATTLE, around(storages=()), "storage", "which sees: none"),
-    "storage disabled": (CATTLE, around(storages=(replace(THIN, enabled=False),)), "storage", "--disable 0"),
-    "storage not active": (CATTLE, around(storages=(replace(THIN, active=False),)), "storage", "not active"),
-    "content": (
-        CATTLE,
-        around(storages=(replace(THIN, content=frozenset({"iso"})),)),
-        "storage",
-        "pvesm set local-lvm --content iso,rootdir",
-    ),
-    "thin pool is full": (
-        CATTLE,
-        around(storages=(replace(THIN, available=GIB // 2),)),
-        "storage",
-        "20G are asked for",
-    ),
-    "larger than the pool": (
-        CATTLE,
-        around(storages=(replace(THIN, total=10 * GIB),)),
-        "storage",
-        "20G are asked for",
-    ),
-    "thick storage has no room": (
-        CATTLE,
-        around(storages=(replace(THIN, kind="lvm", available=19 * GIB),)),
-        "storage",
-        "19G of 500G are free",
-    ),
-    "no template": (
-        CATTLE,
-        around(templates=frozenset({"local:vztmpl/other.tar.zst"})),
-        "template",
-        "pveam download local debian-12.tar.zst",
-    ),
-    "no templates at all": (CATTLE, around(templates=frozenset()), "template", "there: none"),
-    "no such bridge": (
-        replace(CATTLE, guest=replace(CATTLE.guest, bridge="vmbr9")),
-        around(),
-        "bridge",
-        "vmbr0, vmbr1",
-    ),
-    "number taken by one that is not seen": (CATTLE, around(taken=True), "vmid", "may not see"),
-    "number taken by a stranger": (
-        CATTLE,
-        around(with_cattle(cattle_with())),
-        "vmid",
-        "CT 105 'hermes' on node pve (stopped) has it without this stack's claim",
-    ),
-    "number taken by a virtual machine": (
-        replace(CATTLE, guest=replace(CATTLE.guest, ours=True)),
-        around(with_cattle(Guest({"name": "win"}, kind="qemu"))),
-        "vmid",
-        "VM 105 'win'",
-    ),
-    "on another node": (
-        CATTLE,
-        around(with_cattle(replace(ours(cattle_with()), node="pve2"))),
-        "vmid",
-        "pct migrate 105 pve",
-    ),
-    "locked": (CATTLE, around(with_cattle(ours(cattle_with(lock="create")))), "vmid", "pct unlock 105"),
-    "address in use": (CATTLE, around(with_cattle(STRANGER, 300)), "address", "CT 300"),
-    "a smaller root file system": (
-        replace(CATTLE, guest=replace(CATTLE.guest, root_gb=19)),
-        around(with_cattle(ours(cattle_with()))),
-        "disk",
-        "CT 105 has a root file system of 20G",
-    ),
-    "volume missing": (CATTLE, around(volumes={}), "volume", "does not exist"),
-    "volumes not read": (CATTLE, around(volumes=None), "volume", "does not exist"),
-    "volume held": (
-        CATTLE,
-        around(with_cattle(cattle_with(f"{DISK},mp=/d", vmid=106), 106)),
-        "volume",
-        "held by guest 106",
-    ),
-    "pet runs": (
-        CATTLE,
-        around(Model({999: pet_with(f"{DISK},mp=/v", running=True)}, {DISK: EIGHT})),
-        "volume",
-        "CT 999 runs",
-    ),
-    "snapshot would carry the volume along": (
-        CATTLE,
-        around(with_cattle(SNAPSHOT)),
-        "volume",
-        "pct delsnapshot 105 before",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CATTLE_FAULTS)
-def test_each_fault_of_a_cattle_is_told(case: str) -> None:
-    check, seen, key, text = CATTLE_FAULTS[case]
-    told = [fault for fault in cattle_faults(check, seen) if fault.key == key]
-    assert any(text in str(fault) for fault in told), cattle_faults(check, seen)
-    assert all(fault.rule and fault.remedy for fault in told)
-
-
-def test_many_faults_are_told_in_one_go() -> None:
-    guest = replace(CATTLE.guest, bridge="nope", template="local:vztmpl/nope")
-    seen = around(with_cattle(STRANGER, 300), permissions=Permissions({}), volumes={}, taken=True)
-    keys = {fault.key for fault in cattle_faults(replace(CATTLE, guest=guest), seen)}
-    assert keys >= {
-        "/vms",
-        "/storage/local-lvm",
-        "vmid",
-        "template",
-        "bridge",
-        "address",
-        "volume",
-    }
-
-
-def test_a_guest_that_the_state_knows_needs_no_claim() -> None:
-    seen = around(with_cattle(cattle_with()), taken=True)
-    assert cattle_faults(replace(CATTLE, guest=replace(CATTLE.guest, ours=True)), seen) == []
-
-
-def test_what_exists_already_needs_no_room_and_no_template() -> None:
-    seen = around(with_cattle(ours(cattle_with())), storages=(replace(THIN, available=0),), templates=frozenset())
-    assert cattle_faults(CATTLE, seen) == []
-
-
-def test_what_is_made_anew_is_proved_before_the_old_one_goes() -> None:
-    """The engine deletes first: a template or storage that is missing would be told when the container is gone."""
-    there = ours(cattle_with(rootfs="local-lvm:vm-105-disk-0,size=20G"))
-    check = replace(CATTLE, guest=replace(CATTLE.guest, remade=True))
-    seen = around(with_cattle(there), templates=frozenset())
-    assert [fault.key for fault in cattle_faults(check, seen)] == ["template"]
-    full = around(with_cattle(there), storages=(replace(THIN, available=0),))
-    assert cattle_faults(check, full) == []  # the room of the one that goes
-    moved = ours(cattle_with(rootfs="ssd:vm-105-disk-0,size=20G"))
-    full = around(with_cattle(moved), storages=(replace(THIN, available=0),))
-    assert [fault.key for fault in cattle_faults(check, full)] == ["storage"]
-
-
-def test_a_vnet_is_used_by_the_rights_of_its_zone() -> None:
-    """Listed to those who have them (facts proxmox 2.2); its zone is not told, and localnetwork is another one."""
-    check = replace(CATTLE, guest=replace(CATTLE.guest, bridge="intra01"))
-    assert cattle_faults(check, around(bridges={"vmbr0": "bridge", "intra01": "vnet"})) == []
-    # One that is not listed: a wrong name, or a right that is missing; in one fault.
-    [fault] = cattle_faults(check, around())
-    assert fault.value == "intra01"
-    assert "with its zone in place of localnetwork" in fault.remedy
-    assert "pveum acl modify /sdn/zones/localnetwork/intra01" in fault.remedy
-
-
 def test_a_home_on_a_folder_of_the_node_has_one_agent() -> None:
     home = "/mnt/pve/nas/home"
     check = replace(CATTLE, attach=None, home=home)
@@ -371,17 +224,6 @@ def test_a_storage_that_is_away_is_seen_without_root() -> None:
     assert "storage hdd is not active on node pve" in fault.rule
 
 
-@pytest.mark.parametrize("unknown", [{"templates": None}, {"bridges": None}, {"bridges": {}}])
-def test_what_cannot_be_known_is_no_fault(unknown: dict[str, Any]) -> None:
-    assert cattle_faults(CATTLE, around(**unknown)) == []
-
-
-@pytest.mark.parametrize("address", [None, "", "dhcp"])
-def test_without_a_fixed_address_none_is_compared(address: str | None) -> None:
-    check = replace(CATTLE, guest=replace(CATTLE.guest, address=address))
-    assert cattle_faults(check, around(with_cattle(STRANGER, 300))) == []
-
-
 def test_addresses_are_read_from_containers_and_virtual_machines() -> None:
     assert static_addresses(
         {
@@ -391,182 +233,6 @@ def test_addresses_are_read_from_containers_and_virtual_machines() -> None:
             "description": "ip=192.0.2.7",
         }
     ) == {"192.0.2.5", "fe80::1", "192.0.2.6"}
-
-
-PET_FAULTS: dict[str, tuple[PetCheck, NodeFacts, str, str]] = {
-    "smaller": (
-        replace(PET, volumes=(replace(PET.volumes[0], size_gb=4),)),
-        around(),
-        "volume",
-        "set its size to 8 GB",
-    ),
-    "a root file system that is to grow under protection": (
-        replace(PET, guest=replace(PET.guest, root_gb=4)),
-        around(),
-        "disk",
-        "pct resize 999 rootfs 4G",
-    ),
-    "explicit volume on a pet that is to be made": (
-        replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),)),
-        empty(),
-        "volume",
-        "cannot have a volume yet",
-    ),
-    "explicit volume that is gone": (
-        replace(PET, volumes=(replace(PET.volumes[0], volid="local-lvm:vm-999-disk-7"),)),
-        around(),
-        "volume",
-        "does not exist",
-    ),
-    "a declared volume that is to be deleted": (
-        replace(PET, deletions=(RemovalSpec(999, DISK),)),
-        around(),
-        "deletion",
-        "take out the volume hermes, or its deletion",
-    ),
-    "one that is declared by what an earlier run has recorded": (
-        replace(
-            PET,
-            volumes=(replace(PET.volumes[0], path="/volumes/new", recorded=DISK),),
-            deletions=(RemovalSpec(999, DISK),),
-        ),
-        around(),
-        "deletion",
-        "a declared volume is not deleted",
-    ),
-    "a volume of another guest that is to be deleted": (
-        replace(PET, deletions=(RemovalSpec(999, "local-lvm:vm-200-disk-0"),)),
-        around(),
-        "deletion",
-        "does not belong to guest 999",
-    ),
-    "a volume that another guest has, and that is to be deleted": (
-        replace(PET, volumes=(), deletions=(RemovalSpec(999, DISK),)),
-        around(
-            Model({999: ours(pet_with(f"{DISK},mp=/v")), 105: cattle_with(f"{DISK},mp=/home/hermes")}, {DISK: EIGHT})
-        ),
-        "deletion",
-        "cannot be deleted",
-    ),
-    "no room for root file system and volumes together": (
-        PET,
-        empty(storages=(replace(THIN, kind="lvm", available=9 * GIB),)),
-        "storage and volume",
-        "10G are asked for",
-    ),
-    "volumes on a storage that is not there": (
-        replace(PET, volumes=(replace(PET.volumes[0], storage="fast"),)),
-        empty(),
-        "volume",
-        "must exist on node pve",
-    ),
-}
-
-
-def test_a_volume_that_left_the_settings_may_be_deleted() -> None:
-    check = replace(PET, volumes=(), deletions=(RemovalSpec(999, DISK),))
-    assert not [fault for fault in pet_faults(check, around()) if fault.key == "deletion"]
-
-
-def test_another_path_of_a_recorded_volume_asks_for_no_room() -> None:
-    full = (replace(THIN, kind="lvm", available=0),)
-    moved = replace(PET, volumes=(replace(PET.volumes[0], path="/volumes/new", recorded=DISK),))
-    assert pet_faults(moved, around(storages=full)) == []
-    [fault] = pet_faults(replace(PET, volumes=(replace(PET.volumes[0], path="/volumes/new"),)), around(storages=full))
-    assert "8G are asked for" in fault.rule
-
-
-@pytest.mark.parametrize(("recorded", "refused"), [(None, True), ("local-lvm:vm-999-disk-7", False)])
-def test_what_an_earlier_run_has_mounted_may_be_replaced_by_another_volume(recorded: str | None, refused: bool) -> None:
-    state = with_cattle(ours(cattle_with("local-lvm:vm-999-disk-7,mp=/home/hermes", running=True)))
-    assert CATTLE.attach is not None
-    faults = cattle_faults(replace(CATTLE, attach=replace(CATTLE.attach, recorded=recorded)), around(state))
-    assert [fault.key for fault in faults] == ["volume"] * refused
-
-
-def test_a_cattles_root_file_system_may_grow() -> None:
-    check = replace(CATTLE, guest=replace(CATTLE.guest, root_gb=40))
-    assert not [
-        fault for fault in cattle_faults(check, around(with_cattle(ours(cattle_with())))) if fault.key == "disk"
-    ]
-
-
-@pytest.mark.parametrize("case", PET_FAULTS)
-def test_each_fault_of_a_pet_is_told(case: str) -> None:
-    check, seen, key, text = PET_FAULTS[case]
-    told = [fault for fault in pet_faults(check, seen) if fault.key == key]
-    assert any(text in str(fault) for fault in told), pet_faults(check, seen)
-
-
-def test_a_strangers_number_is_one_fault_and_its_volumes_are_not_judged() -> None:
-    stranger = Model({999: pet_with()}, {})
-    check = replace(PET, volumes=(replace(PET.volumes[0], volid=DISK),))
-    assert {fault.key for fault in pet_faults(check, around(stranger, taken=True))} == {"vmid"}
-    assert {fault.key for fault in pet_faults(check, empty(taken=True))} == {"vmid"}
-
-
-# Who has the address, and the card.
-
-WANTED = "192.0.2.5"
-MAC = "BC:24:11:3A:5F:01"
-ALICE = {"hostname": "alice", "net0": "name=eth0,hwaddr=BC:24:11:00:00:06"}
-NEIGHBOUR = GuestFacts(106, "pve", running=None, config=ALICE)
-
-
-def addressed(occupants: Occupants, *others: GuestFacts, address: str | None = f"{WANTED}/24") -> list[str]:
-    """The faults of the address, each in one text."""
-    seen = around()
-    guests = (*seen.cluster.guests, *others)
-    seen = replace(seen, cluster=replace(seen.cluster, guests=guests), occupants=occupants)
-    check = replace(CATTLE, guest=replace(CATTLE.guest, address=address))
-    return [str(fault) for fault in cattle_faults(check, seen) if fault.key == "address"]
-
-
-def test_the_address_of_proxmox_itself_is_refused() -> None:
-    [told] = addressed(Occupants(endpoint=frozenset({"192.0.2.1", WANTED}), answer="answers on port 8006"))
-    assert "the address at which Proxmox itself is asked" in told
-    assert "choose another" in told
-
-
-def test_an_address_that_a_running_container_has_by_dhcp_is_refused() -> None:
-    """The trespass: alice would have been provisioned in the place of the new container."""
-    leases = {106: frozenset({WANTED}), 105: frozenset[str]()}
-    [told] = addressed(Occupants(leases=leases, answer="answers on port 22"), NEIGHBOUR)
-    assert "CT 106 'alice'" in told
-
-
-def test_an_ipv6_address_of_another_guest_is_refused_however_it_is_written() -> None:
-    other = replace(NEIGHBOUR, config={**ALICE, "net0": "name=eth0,ip6=2001:DB8:0:0::5/64"})
-    seen = around()
-    seen = replace(seen, cluster=replace(seen.cluster, guests=(*seen.cluster.guests, other)))
-    for address6, told in (("2001:db8::5/64", [Subject.ADDRESS6]), ("2001:db8::6/64", []), ("auto", [])):
-        check = replace(CATTLE, guest=replace(CATTLE.guest, address=None, address6=address6))
-        assert [fault.key for fault in cattle_faults(check, seen)] == told
-
-
-def test_an_address_that_a_machine_outside_of_proxmox_has_is_refused() -> None:
-    [told] = addressed(Occupants(answer="answers on port 22"))
-    assert "the machine that has it answers on port 22" in told
-
-
-@pytest.mark.parametrize("address", [None, "dhcp", "192.0.2.55/24"])
-def test_another_address_is_none_of_theirs(address: str | None) -> None:
-    occupants = Occupants(frozenset({WANTED}), {106: frozenset({WANTED})})
-    assert addressed(occupants, NEIGHBOUR, address=address) == []
-
-
-def test_a_declared_address_is_told_once_where_it_is_on_the_card_too() -> None:
-    fixed = replace(NEIGHBOUR, config={"hostname": "alice", "net0": f"name=eth0,ip={WANTED}/24"})
-    assert len(addressed(Occupants(leases={106: frozenset({WANTED})}, answer="answers on port 22"), fixed)) == 1
-
-
-def test_a_copy_of_the_cattle_that_runs_is_refused() -> None:
-    twin = GuestFacts(205, "pve2", "qemu", None, {"name": "copy", "net0": f"virtio={MAC},bridge=vmbr0"})
-    state = with_cattle(ours(cattle_with(f"{DISK},mp=/home/hermes", running=True, net0=f"name=eth0,hwaddr={MAC}")))
-    seen = around(state, taken=True, occupants=Occupants(twins=(twin,)))
-    [told] = [str(fault) for fault in cattle_faults(CATTLE, seen)]
-    for part in ("vmid = 105", "VM 205 'copy'", "same hardware address", "qm set 205"):
-        assert part in told
 
 
 def test_hardware_addresses_are_read_from_containers_and_virtual_machines() -> None:
@@ -598,7 +264,7 @@ ROUTES: dict[str, Answer] = {
     "GET /nodes/pve/storage/local/content": data([{"volid": TEMPLATE, "size": 1}]),
     "GET /nodes/pve/network": data([{"iface": "vmbr0"}]),
     "GET /nodes/pve/lxc/999/pending": data(
-        [{"key": "mp0", "value": f"{DISK},mp=/volumes/hermes"}, {"key": "description", "value": OWN["description"]}]
+        [{"key": "mp0", "value": f"{DISK},mp=/volumes/hermes"}, {"key": "description", "value": NOTES}]
     ),
     "GET /nodes/pve/lxc/999/snapshot": data([]),
     "GET /nodes/pve/lxc/999/status/current": data({"status": "stopped"}),
@@ -646,7 +312,7 @@ def cluster_of(*guests: tuple[int, str, str], **more: Answer) -> dict[str, Answe
         "GET /cluster/resources": data([{"vmid": vmid, "type": "lxc", "node": "pve"} for vmid in vmids])
     }
     for vmid, net, power in guests:
-        rows = [{"key": "net0", "value": net}, {"key": "description", "value": OWN["description"]}]
+        rows = [{"key": "net0", "value": net}, {"key": "description", "value": NOTES}]
         routes |= {
             f"GET /nodes/pve/lxc/{vmid}/pending": data(rows),
             f"GET /nodes/pve/lxc/{vmid}/snapshot": data([]),
