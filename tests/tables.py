@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from proxmox.errors import Refusal, VolumeHeld
 
 CASES = Path(__file__).parent / "cases"
 
@@ -52,6 +55,25 @@ def cases(file: str, *tables: str, keys: str) -> list[Any]:
     names = [f"{table}: {case.get('case') or _compact(case['given'])}" for table, case in rows]
     assert len(names) == len(set(names)), f"{file}: two cases have one name"
     return [pytest.param(table, case, id=name) for name, (table, case) in zip(names, rows, strict=True)]
+
+
+def is_refused(case: dict[str, Any], planned: Callable[[], object]) -> bool:
+    """Whether a case is a refusal, which then is the one that it tells: `refused`, says, why, remedy and holders."""
+    if "refused" not in case:
+        return False
+    with pytest.raises(Refusal) as caught:
+        planned()
+    refused = caught.value
+    assert type(refused).__name__ == case["refused"]
+    assert case.get("says", "") in str(refused)
+    assert refused.why
+    assert case.get("why", "") in refused.why
+    assert refused.remedy
+    assert case.get("remedy", "") in refused.remedy
+    if "holders" in case:
+        assert isinstance(refused, VolumeHeld)
+        assert refused.holders == tuple(case["holders"])
+    return True
 
 
 def names_of(file: str) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts
@@ -194,3 +194,16 @@ def model_of(guests: Mapping[int, Mapping[str, Any] | None], volumes: Mapping[st
     """A cluster of these guests, where a number without one has none; with three volumes of 8 GiB, or those given."""
     sizes = dict.fromkeys(VOLUMES, EIGHT) if volumes is None else dict(volumes)
     return Model({vmid: guest_of(vmid, given) for vmid, given in guests.items() if given is not None}, sizes)
+
+
+def words(value: object) -> str:
+    """A step in the words of the cases: its class and all its fields."""
+    match value:
+        case Step():
+            return " ".join([type(value).__name__, *(words(getattr(value, each.name)) for each in fields(value))])
+        case MountPoint():
+            assert value.size is None, "what is sent has no size of a volume that exists"
+            return ",".join([value.volume, f"mp={value.path}", *(f"{k}={v}" for k, v in sorted(value.options.items()))])
+        case tuple():
+            return f"[{'; '.join(map(words, value))}]"
+    return "-" if value is None else str(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxmox.errors import GuestElsewhere, GuestLocked, HostFolderForeign, HostFolderUnusable, PathTaken
+from proxmox.errors import GuestElsewhere, GuestLocked, HostFolderUnusable
 from proxmox.facts import GuestFacts
 from proxmox.hostmounts import (
     FolderFacts,
@@ -30,6 +30,8 @@ from proxmox.hostmounts import (
 )
 from proxmox.idmap import STANDARD, id_map_of
 from proxmox.planning import Shutdown, Start
+from tests.tables import cases, is_refused
+from tests.unit.proxmox_model import words
 
 DATA = HostMount("/mnt/pve/hdd/hermes", "/data", owner=10000)
 FAST = HostMount("/media/2tb/hermes", "/fast", owner=10000)
@@ -51,8 +53,30 @@ def folder(path: str, **changes: Any) -> FolderFacts:
     return FolderFacts(path, **values)
 
 
-def missing(mount: HostMount, at: str = "/media/2tb", **changes: Any) -> FolderFacts:
-    return FolderFacts(mount.source, mount.source, mounted_at=at, **changes)
+def missing(mount: HostMount, mounted_at: str = "/media/2tb", **changes: Any) -> FolderFacts:
+    return FolderFacts(mount.source, mount.source, mounted_at=mounted_at, **changes)
+
+
+@pytest.mark.parametrize(
+    ("_", "case"), cases("host_mounts.yaml", "change", keys="config mounts recorded keyctl change delete refused says")
+)
+def test_a_change(_: str, case: dict[str, Any]) -> None:
+    recorded = tuple(Placed(*placed) for placed in case.get("recorded", ()))
+    mounts = (HostMount(**mount) for mount in case["mounts"])
+    spec = wish(*mounts, recorded=recorded, keyctl=case.get("keyctl", False))
+    if not is_refused(case, lambda: change_of(guest(**case["config"]), spec)):
+        expected = case["change"]
+        change = None if expected is None else HostChange(expected, tuple(case.get("delete", ())))
+        assert change_of(guest(**case["config"]), spec) == change
+
+
+@pytest.mark.parametrize(("_", "case"), cases("host_mounts.yaml", "folder", keys="mount folder steps refused says"))
+def test_a_folder(_: str, case: dict[str, Any]) -> None:
+    mount = HostMount(**case["mount"])
+    found = {**case["folder"], "fstab": tuple(case["folder"].get("fstab", ()))}
+    facts = missing(mount, **found) if found.pop("missing", False) else folder(mount.source, **found)
+    if not is_refused(case, lambda: plan_folder(facts, mount, wish(mount))):
+        assert [words(step) for step in plan_folder(facts, mount, wish(mount))] == case["steps"]
 
 
 @pytest.mark.parametrize(
@@ -101,130 +125,14 @@ def test_a_plan_on_what_a_plan_has_left_is_empty(running: bool) -> None:
     assert commands_to_paste(done, wish(DATA, FILMS)) == ()
 
 
-def test_no_slot_of_anybody_else_is_taken() -> None:
-    """mp0 is the volume's also before it is there; what stands elsewhere stays."""
-    there = guest(mp1="local-lvm:vm-118-disk-1,mp=/other,size=1G", mp3="/srv/x,mp=/x")
-    change = change_of(there, wish(DATA, FAST))
-    assert change is not None
-    assert set(change.options) == {"mp2", "mp4"}
-    assert change.delete == ()
-
-
 RECORDED = (Placed("mp1", DATA.source, "/data"), Placed("mp2", FAST.source, "/fast"))
 BOTH = {"mp1": f"{DATA.source},mp=/data", "mp2": f"{FAST.source},mp=/fast"}
-
-
-@pytest.mark.parametrize(
-    ("found", "wished", "expected"),
-    [
-        # Another path, another folder, read-only: the slot stays.
-        (BOTH, (HostMount(DATA.source, "/big"), FAST), HostChange({"mp1": f"{DATA.source},mp=/big"})),
-        (BOTH, (HostMount("/srv/new", "/data"), FAST), HostChange({"mp1": "/srv/new,mp=/data"})),
-        (
-            BOTH,
-            (HostMount(DATA.source, "/data", read_only=True), FAST),
-            HostChange({"mp1": f"{DATA.source},mp=/data,ro=1"}),
-        ),
-        # One that left the settings.
-        (BOTH, (FAST,), HostChange({}, ("mp1",))),
-        # By hand: removed; another folder in our slot; ro.
-        ({"mp2": BOTH["mp2"]}, (DATA, FAST), HostChange({"mp1": BOTH["mp1"]})),
-        ({**BOTH, "mp1": "/srv/else,mp=/data"}, (DATA, FAST), HostChange({"mp1": BOTH["mp1"]})),
-        ({**BOTH, "mp2": f"{FAST.source},mp=/fast,ro=1"}, (DATA, FAST), HostChange({"mp2": BOTH["mp2"]})),
-        # By hand: a volume in our slot is not thrown out.
-        ({**BOTH, "mp1": "local-lvm:vm-9-disk-0,mp=/v"}, (DATA, FAST), HostChange({"mp3": BOTH["mp1"]})),
-        # Gone from the settings, after a hand has moved it to another slot.
-        ({"mp2": BOTH["mp2"], "mp5": f"{DATA.source}/,mp=/data"}, (FAST,), HostChange({}, ("mp5",))),
-        # Gone from the settings, and somebody else's now.
-        ({**BOTH, "mp1": "/srv/else,mp=/else"}, (FAST,), None),
-    ],
-)
-def test_changes_of_what_an_earlier_run_has_set(
-    found: dict[str, Any], wished: tuple[HostMount, ...], expected: HostChange | None
-) -> None:
-    assert change_of(guest(**found), wish(*wished, recorded=RECORDED)) == expected
-
-
-def test_pasted_with_other_slots_it_is_the_same() -> None:
-    """The seed's own commands use mp0 and mp1."""
-    there = guest(mp0=f"{DATA.source},mp=/data", mp1=f"{FAST.source}/,mp=/fast/", features="keyctl=1,nesting=1")
-    assert change_of(there, wish(DATA, FAST, keyctl=True)) is None
-
-
-def test_a_path_that_is_taken_is_refused() -> None:
-    with pytest.raises(PathTaken, match="mp5 mounts /srv/x there"):
-        change_of(guest(mp5="/srv/x,mp=/data/"), wish(DATA))
 
 
 def test_a_change_that_waits_is_set_again_after_the_stop() -> None:
     there = guest(True, {"mp1": None}, mp1=BOTH["mp1"])
     steps = plan_host_mounts(there, {DATA.source: folder(DATA.source, uid=110000)}, wish(DATA, recorded=RECORDED[:1]))
     assert [type(step) for step in steps] == [Shutdown, SetHost, Start]
-
-
-@pytest.mark.parametrize(
-    ("facts", "mount", "expected"),
-    [
-        (missing(FAST), FAST, [MakeFolder, OwnFolder]),
-        (folder(FAST.source, uid=0, empty=True), FAST, [OwnFolder]),
-        (folder(FAST.source, uid=110000, empty=False), FAST, []),
-        (folder(FAST.source, uid=110000, empty=True), FAST, []),
-        # Whoever owns what is only read, that is the node's business.
-        (folder(FILMS.source, uid=0, empty=False), FILMS, []),
-        (
-            missing(HostMount("/srv/hermes", "/data"), "/", above="/srv", fstab=("/", "/media/2tb")),
-            HostMount("/srv/hermes", "/data"),
-            [MakeFolder, OwnFolder],
-        ),
-        (missing(FAST, fstab=("/", "/media/2tb", "/media/2tb/other")), FAST, [MakeFolder, OwnFolder]),
-    ],
-)
-def test_a_folder(facts: FolderFacts, mount: HostMount, expected: list[type]) -> None:
-    assert [type(step) for step in plan_folder(facts, mount, wish(mount))] == expected
-
-
-@pytest.mark.parametrize(
-    ("facts", "mount", "error", "told"),
-    [
-        (
-            folder(FAST.source, uid=0, empty=False),
-            FAST,
-            HostFolderForeign,
-            "chown -h 110000:110000 -- /media/2tb/hermes",
-        ),
-        (folder(FAST.source, uid=100000, empty=False), FAST, HostFolderForeign, "declare its owner: 0"),
-        (folder(FAST.source, real="/mnt/ssd/hermes"), FAST, HostFolderUnusable, "/mnt/ssd/hermes"),
-        (folder(FAST.source, mode=stat.S_IFREG | 0o644), FAST, HostFolderUnusable, "is not a folder"),
-        (missing(FILMS, "/"), FILMS, HostFolderUnusable, "does not exist on node pve2"),
-        # /mnt/pve/hdd is a mount point's folder, and nothing is mounted on it.
-        (missing(DATA, "/"), DATA, HostFolderUnusable, "nothing is mounted at /mnt/pve/hdd"),
-        (
-            folder(DATA.source, uid=110000, mounted_at="/"),
-            DATA,
-            HostFolderUnusable,
-            "nothing is mounted at /mnt/pve/hdd",
-        ),
-        # A disk of the fstab that is not mounted; the innermost counts, whatever is mounted above it.
-        (missing(FAST, "/", fstab=("/", "/media/2tb")), FAST, HostFolderUnusable, "nothing is mounted at /media/2tb"),
-        (
-            folder(FAST.source, uid=110000, mounted_at="/media", fstab=("/media", "/media/2tb", "/media/2tb/other")),
-            FAST,
-            HostFolderUnusable,
-            "mount /media/2tb",
-        ),
-        # A pool that was not imported.
-        (
-            missing(HostMount("/tank/hermes", "/data"), "/", above="/"),
-            HostMount("/tank/hermes", "/data"),
-            HostFolderUnusable,
-            "there is no /tank on node pve2",
-        ),
-    ],
-)
-def test_a_folder_that_is_refused(facts: FolderFacts, mount: HostMount, error: type[Exception], told: str) -> None:
-    with pytest.raises(error) as caught:
-        plan_folder(facts, mount, wish(mount))
-    assert told in str(caught.value)
 
 
 def test_all_folders_are_judged_at_once() -> None:
