@@ -9,6 +9,7 @@ import pytest
 
 from proxmox import errors
 from proxmox.facts import GuestFacts, Reference, locate, read_cluster, read_guest, read_volume
+from tests.tables import cases
 from tests.unit.proxmox_http import Answer, Server, data, die
 
 DISK = "local-lvm:vm-999-disk-1"
@@ -169,62 +170,16 @@ def test_a_volume_is_found_in_its_storages_list() -> None:
     assert read_volume(server.client(), "pve", "local-lvm:vm-999-disk-2") is None
 
 
-NAMES: dict[str, tuple[GuestFacts, list[tuple[str, str, str | None]]]] = {
-    "mount point": (GuestFacts(1, "pve", config={"mp0": f"{DISK},mp=/d"}), [("config", "mp0", "/d")]),
-    "long form": (GuestFacts(1, "pve", config={"mp0": f"mp=/d,volume={DISK}"}), [("config", "mp0", "/d")]),
-    "root file system": (GuestFacts(1, "pve", config={"rootfs": f"{DISK},size=8G"}), [("config", "rootfs", None)]),
-    "unused": (GuestFacts(1, "pve", config={"unused7": DISK}), [("config", "unused7", None)]),
-    "drive of a virtual machine": (GuestFacts(1, "pve", config={"scsi0": f"file={DISK}"}), [("config", "scsi0", None)]),
-    "waiting": (GuestFacts(1, "pve", pending={"mp0": f"{DISK},mp=/d", "mp1": None}), [("pending", "mp0", "/d")]),
-    "snapshot": (GuestFacts(1, "pve", snapshots={"s": {"mp3": f"{DISK},mp=/d"}}), [("snapshot s", "mp3", "/d")]),
-    "broken mount point": (GuestFacts(1, "pve", config={"mp0": DISK}), [("config", "mp0", None)]),
-    "mount of the device": (
-        GuestFacts(1, "pve", config={"mp1": "/dev/pve/vm-999-disk-1,mp=/d"}),
-        [("config", "mp1", "/d")],
-    ),
-    "device passed on": (
-        GuestFacts(1, "pve", config={"dev0": "path=/dev/pve/vm-999-disk-1"}),
-        [("config", "dev0", None)],
-    ),
-    "disk of a virtual machine by its device": (
-        GuestFacts(1, "pve", "qemu", config={"scsi1": "/dev/mapper/pve-vm--999--disk--1,size=8G"}),
-        [("config", "scsi1", None)],
-    ),
-    "argument of a virtual machine": (
-        GuestFacts(1, "pve", "qemu", config={"args": "-drive file=/dev/pve/vm-999-disk-1,if=virtio"}),
-        [("config", "args", None)],
-    ),
-    "raw line": (
-        GuestFacts(
-            1,
-            "pve",
-            config={"lxc": "lxc.cap.drop: mac_admin\nlxc.mount.entry: /dev/pve/vm-999-disk-1 data ext4 defaults 0 0\n"},
-        ),
-        [("config", "lxc.mount.entry", None)],
-    ),
-    "raw line in a snapshot": (
-        GuestFacts(1, "pve", snapshots={"a": {"lxc": "lxc.mount.entry: /dev/pve/vm-999-disk-1 data ext4"}}),
-        [("snapshot a", "lxc.mount.entry", None)],
-    ),
-    "device in a change that waits": (
-        GuestFacts(1, "pve", pending={"mp1": "/dev/pve/vm-999-disk-1,mp=/d"}),
-        [("pending", "mp1", "/d")],
-    ),
-    "a path of the guest's own": (GuestFacts(1, "pve", config={"mp1": "/srv/x,mp=/mnt/vm-999-disk-1"}), []),
-    "another volume's device": (GuestFacts(1, "pve", config={"mp1": "/dev/pve/vm-999-disk-11,mp=/d"}), []),
-    "longer name": (GuestFacts(1, "pve", config={"mp0": f"{DISK}1,mp=/d"}), []),
-    "talk about it": (GuestFacts(1, "pve", config={"description": DISK}), []),
-}
-
-
-@pytest.mark.parametrize("case", NAMES)
-def test_every_place_that_names_a_volume_is_found(case: str) -> None:
-    guest, found = NAMES[case]
-    assert [(r.where, r.key, r.path) for r in guest.references(DISK)] == found
-    if found and not found[0][0].startswith("snapshot"):
-        assert guest.names_volume_of(999)
-    if not found and case != "longer name":
-        assert guest.names_volume_of(999) == (case == "another volume's device")
+@pytest.mark.parametrize(
+    ("_", "case"), cases("references.yaml", "names", keys="kind config pending snapshots found none")
+)
+def test_every_place_that_names_a_volume_is_found(_: str, case: dict[str, Any]) -> None:
+    parts: dict[str, Any] = {key: case[key] for key in ("kind", "config", "pending", "snapshots") if key in case}
+    guest = GuestFacts(1, "pve", **parts)
+    found = [[place.where, place.key, place.path] for place in guest.references(DISK)]
+    assert found == ([case["found"]] if "found" in case else [])
+    if "snapshots" not in case:
+        assert guest.names_volume_of(999) is not case.get("none", False)
     assert not guest.names_volume_of(99)
     assert not guest.names_volume_of(None)
 
