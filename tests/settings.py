@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from provisioning.models import ConfigureInputs, ModelEndpoint
 from proxmox.errors import Faults
 from settings.stack import AgentStack, CattleStack, PetStack, read_stack
 
@@ -27,6 +29,9 @@ OIDC: dict[str, Any] = {
     "agentDashboardPublicUrl": "https://Hermes.example.org/",
     "agentDashboardTrustedProxies": ["192.0.2.5", "198.51.100.0/24"],
 }
+
+
+ENDPOINT = ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("sk-canary-1"))
 
 
 def read(
@@ -59,3 +64,8 @@ def faults(stack: str, **given: Any) -> dict[str, tuple[str, str, str]]:
     with pytest.raises(Faults) as caught:
         read(stack, **({**MODEL, **given} if stack == "cattle" else given))
     return {fault.key: (fault.value, fault.rule, fault.remedy) for fault in caught.value.faults}
+
+
+def configuration(**more: Any) -> ConfigureInputs:
+    """The inputs of the configure phase, with a model at `ENDPOINT` unless another one is given."""
+    return ConfigureInputs.model_validate({"model": ENDPOINT, **more})

@@ -6,20 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from components.explanation import differing_keys, explain
 from components.state import own_state_of
-from provisioning.models import BaselineInputs, ConfigureInputs, ContainerInputs, Dashboard, ModelEndpoint, VerifyInputs
+from provisioning.models import BaselineInputs, ContainerInputs, Dashboard, VerifyInputs
 from provisioning.phases import PhasePlan, render_baseline, render_configure, render_verify
+from tests.settings import ENDPOINT, configuration
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
 CANARY = "canary-0c9e"
-MODEL = ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("k"))
 
 
 def configure(**more: Any) -> PhasePlan:
-    return render_configure(ConfigureInputs.model_validate({"model": MODEL, **more}))
+    return render_configure(configuration(**more))
 
 
 def told(before: PhasePlan, after: PhasePlan) -> str | None:
@@ -88,7 +87,7 @@ IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
 @pytest.mark.parametrize(
     ("more", "told_of_it"),
     [
-        ({"model": MODEL.model_copy(update={"name": "other"})}, "restarts hermes"),
+        ({"model": ENDPOINT.model_copy(update={"name": "other"})}, "restarts hermes"),
         ({"container": ContainerInputs(image=IMAGE, options={"cpus": 1})}, "makes another container"),
         ({"container": ContainerInputs(image=IMAGE, published_ip="192.0.2.7")}, "makes another container"),
     ],

@@ -12,16 +12,14 @@ import pytest
 from provisioning.guest.common import Refusal
 from provisioning.guest.inputs import Engine, Facts, Folder, Installed, Probe, as_json, of, read, record
 from provisioning.guest.migration import Migrated
-from provisioning.models import ConfigureInputs, ModelEndpoint, VerifyInputs
+from provisioning.models import VerifyInputs
 from provisioning.phases import facts_of, probe_in_guest
+from tests.settings import configuration
 
-MODEL = ModelEndpoint(name="m")
 PROBE = Probe(version="0.20.3", auth_providers=("basic",), folders=(Folder("/srv", 10000, read_only=True),))
 
 
-@pytest.mark.parametrize(
-    "value", [PROBE, facts_of(ConfigureInputs(model=MODEL))], ids=lambda value: type(value).__name__
-)
+@pytest.mark.parametrize("value", [PROBE, facts_of(configuration())], ids=lambda value: type(value).__name__)
 def test_what_is_written_is_read_as_it_was(value: Any) -> None:
     assert read(type(value), as_json(value)) == value
 
@@ -87,6 +85,6 @@ def test_a_question_of_another_release_is_understood() -> None:
 
 
 def test_the_facts_hold_no_secret() -> None:
-    given = ConfigureInputs(model=MODEL, secret_environment={"A_TOKEN": "canary"}, auth_file="canary")  # type: ignore[dict-item, arg-type]
+    given = configuration(secret_environment={"A_TOKEN": "canary"}, auth_file="canary")
     assert isinstance(facts_of(given), Facts)
     assert "canary" not in as_json(facts_of(given))

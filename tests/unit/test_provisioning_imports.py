@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioning import ConfigureInputs, Dashboard, ModelEndpoint, render_configure
+from provisioning import render_configure
 from provisioning.guest.cli import hand_on
 from provisioning.guest.inputs import ApiServer, Facts, Probe
 from provisioning.guest.layout import CHECKOUT
 from provisioning.guest.services import render_unit
+from tests.settings import configuration
 
 PACKAGE = files("provisioning")
 
@@ -56,7 +57,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def command_of(unit: str, build: Path, workspace: Path) -> list[str]:
-    inputs = ConfigureInputs(model=ModelEndpoint(name="m"), dashboard=Dashboard(), agent_directory=str(build))
+    inputs = configuration(agent_directory=str(build))
     payload = {file.path: file.content.decode() for file in render_configure(inputs).files}
     text = render_unit(payload[f"units/{unit}.service"], str(build))
     [start] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)

@@ -30,10 +30,10 @@ from provisioning.guest.inputs import Build, read
 from provisioning.guest.services import render_unit
 from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG
 from provisioning.phases import agent_directory_name, managed_config, managed_environment, merge
+from tests.settings import configuration
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
-MODEL = ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("sk-canary-1"))
 
 
 def file_of(plan: PhasePlan, path: str) -> str:
@@ -47,10 +47,6 @@ def env_of(plan: PhasePlan, tmp_path: Path) -> dict[str, str]:
     script = f"set -a; . {tmp_path}/inputs.env; env -0"
     out = subprocess.run(["bash", "-c", script], check=True, capture_output=True, env={}).stdout.decode()
     return dict(item.split("=", 1) for item in out.split("\0") if item)
-
-
-def configure(**more: Any) -> ConfigureInputs:
-    return ConfigureInputs.model_validate({"model": MODEL, **more})
 
 
 # -- baseline ----------------------------------------------------------------------------------------------------------
@@ -136,7 +132,7 @@ def test_a_git_address_is_no_input_of_a_pypi_installation() -> None:
 
 def test_the_model_is_declared_in_the_form_that_sends_the_key() -> None:
     # facts hermes 1, form A; model.key_env would be ignored and an unset ${VAR} be sent as it stands
-    config = managed_config(configure())
+    config = managed_config(configuration())
     assert config["model"] == {
         "provider": "custom",
         "default": "m",
@@ -144,12 +140,12 @@ def test_the_model_is_declared_in_the_form_that_sends_the_key() -> None:
         "api_key": "${HOMELAB_MODEL_API_KEY}",
     }
     keyless = ModelEndpoint(base_url="http://192.0.2.1/v1", name="m")
-    assert "api_key" not in managed_config(configure(model=keyless))["model"]
+    assert "api_key" not in managed_config(configuration(model=keyless))["model"]
 
 
 def test_nothing_is_installed_or_downloaded_behind_the_operators_back() -> None:
     wanted = {"security": {"allow_lazy_installs": True, "redact_secrets": True}, "model_catalog": {"enabled": True}}
-    config = managed_config(configure(settings=wanted))
+    config = managed_config(configuration(settings=wanted))
     assert config["security"] == {"allow_lazy_installs": False, "tirith_enabled": False, "redact_secrets": True}
     assert config["model_catalog"] == {"enabled": False}
 
@@ -157,7 +153,7 @@ def test_nothing_is_installed_or_downloaded_behind_the_operators_back() -> None:
 def test_the_api_is_off_and_stays_off_whatever_the_user_has_set() -> None:
     # facts hermes 3, issue 87856: a key alone starts the server; the user's own .env and config.yaml lie below ours
     wanted = {"platforms": {"api_server": {"extra": {"x": 1}}, "telegram": {"enabled": True}}}
-    inputs = configure(environment={"TZ": "Europe/Berlin"}, settings=wanted)
+    inputs = configuration(environment={"TZ": "Europe/Berlin"}, settings=wanted)
     assert managed_environment(inputs) == {"TZ": "Europe/Berlin", "API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
     assert managed_config(inputs)["platforms"] == {
         "api_server": {"enabled": False, "extra": {"x": 1}},
@@ -166,7 +162,7 @@ def test_the_api_is_off_and_stays_off_whatever_the_user_has_set() -> None:
 
 
 def test_the_api_listens_on_loopback_unless_it_is_told_otherwise() -> None:
-    inputs = configure(environment={"TZ": "Europe/Berlin"}, api_server={"enabled": True})
+    inputs = configuration(environment={"TZ": "Europe/Berlin"}, api_server={"enabled": True})
     assert managed_environment(inputs) == {
         "TZ": "Europe/Berlin",
         "API_SERVER_ENABLED": "true",
@@ -174,7 +170,7 @@ def test_the_api_listens_on_loopback_unless_it_is_told_otherwise() -> None:
         "API_SERVER_PORT": "8642",
     }
     assert "platforms" not in managed_config(inputs)
-    opened = configure(api_server={"enabled": True, "host": "192.0.2.5", "port": 9000})
+    opened = configuration(api_server={"enabled": True, "host": "192.0.2.5", "port": 9000})
     assert managed_environment(opened)["API_SERVER_HOST"] == "192.0.2.5"
 
 
@@ -182,7 +178,7 @@ SECRETS = ("sk-canary-1", "canary-token-2", "canary-key-0123456789abcdef01234567
 
 
 def with_secrets(**more: Any) -> ConfigureInputs:
-    return configure(
+    return configuration(
         secret_environment={"TELEGRAM_BOT_TOKEN": SECRETS[1]},
         api_server={"enabled": True, "key": SECRETS[2]},
         dashboard={"password": SECRETS[3]},
@@ -206,15 +202,15 @@ CHANGES: list[Callable[[], ConfigureInputs]] = [
     lambda: with_secrets(settings={"timezone": "UTC"}),
     lambda: with_secrets(environment={"A": "b"}),
     lambda: with_secrets(agent_directory="/opt/hermes/0.19.0"),
-    lambda: configure(
+    lambda: configuration(
         model=ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="n", api_key=SecretStr("sk-canary-1"))
     ),
-    lambda: configure(
+    lambda: configuration(
         model=ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("sk-canary-2"))
     ),
-    lambda: configure(secret_environment={"TELEGRAM_BOT_TOKEN": "other"}),
-    lambda: configure(dashboard={"enabled": False}),
-    lambda: configure(dashboard={"password_hash": HASH}),
+    lambda: configuration(secret_environment={"TELEGRAM_BOT_TOKEN": "other"}),
+    lambda: configuration(dashboard={"enabled": False}),
+    lambda: configuration(dashboard={"password_hash": HASH}),
 ]
 
 
@@ -242,7 +238,7 @@ def test_merge(low: dict[str, Any], high: dict[str, Any], merged: dict[str, Any]
 
 
 def units(dashboard: Dashboard | None = None) -> dict[str, str]:
-    plan = render_configure(configure(dashboard=dashboard or Dashboard()))
+    plan = render_configure(configuration(dashboard=dashboard or Dashboard()))
     return {name: file_of(plan, f"units/{name}") for name in ("hermes-gateway.service", "hermes-dashboard.service")}
 
 
@@ -277,7 +273,7 @@ def test_the_account_and_its_folders_reach_every_phase(tmp_path: Path) -> None:
     names = ("HOME_DIR", "AGENT_USER", "AGENT_GROUP", "AGENT_UID", "AGENT_GID", "STATE_DIR", "WORK_DIR")
     values = ["/srv/agent", "agent", "agents", "12000", "12001", "/srv/agent/state", "/srv/agent"]
     assert [env[name] for name in names] == values
-    inputs = configure(**place, stack="cattle-b")
+    inputs = configuration(**place, stack="cattle-b")
     plan = render_configure(inputs)
     gateway = directives(file_of(plan, "units/hermes-gateway.service"))
     assert {"User=agent", "Group=agents", "WorkingDirectory=-/srv/agent", "BindPaths=/srv/agent"} <= set(gateway)
@@ -301,7 +297,7 @@ def test_the_usual_folders_are_below_the_home() -> None:
     ],
 )
 def test_the_restart_policy_is_as_declared(restart: str, present: set[str], absent: set[str]) -> None:
-    plan = render_configure(configure(service={"restart": restart, "restart_seconds": 17}))
+    plan = render_configure(configuration(service={"restart": restart, "restart_seconds": 17}))
     lines = set(directives(file_of(plan, "units/hermes-gateway.service")))
     assert {f"Restart={restart}", "RestartSec=17", "RestartPreventExitStatus=78"} | present <= lines
     assert not absent & lines
@@ -309,7 +305,7 @@ def test_the_restart_policy_is_as_declared(restart: str, present: set[str], abse
 
 
 def test_arguments_follow_the_command() -> None:
-    plan = render_configure(configure(service={"args": ["-v", "two words"]}))
+    plan = render_configure(configuration(service={"args": ["-v", "two words"]}))
     (start,) = [line for line in directives(file_of(plan, "units/hermes-gateway.service")) if "ExecStart=" in line]
     assert start.endswith('gateway run "-v" "two words"')
 
