@@ -114,14 +114,18 @@ def faults_of(table: str, case: dict[str, Any]) -> list[Fault]:
     if table == "cattle":
         assert CATTLE.attach is not None
         attach = replace(CATTLE.attach, **case.get("attach", {}))
-        return cattle_faults(replace(CATTLE, guest=replace(CATTLE.guest, **guest), attach=attach), seen_of(case))
+        host = (
+            HostMountSpec(105, "pve", tuple(HostMount(**mount) for mount in case["host"])) if "host" in case else None
+        )
+        check = CattleCheck(replace(CATTLE.guest, **guest), attach, host, root_access=case.get("root_access", False))
+        return cattle_faults(check, seen_of(case))
     volume = case.get("volume", {})
     declared = () if volume is None else (replace(PET.volumes[0], **volume),)
     deletions = tuple(RemovalSpec(999, volid) for volid in case.get("deletions", ()))
     return pet_faults(PetCheck(replace(PET.guest, **guest), declared, deletions), seen_of(case))
 
 
-KEYS = "guests volumes check attach volume deletions seen occupants faults"
+KEYS = "guests volumes check attach host root_access volume deletions seen occupants faults"
 
 
 @pytest.mark.parametrize(("table", "case"), cases("preflight.yaml", "cattle", "pet", keys=KEYS))
