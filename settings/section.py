@@ -187,7 +187,9 @@ def _faults_of(error: ValidationError, found: FieldInfo, remedy: str) -> Iterato
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in each["loc"])
         context = each.get("ctx", {})
         said, do = _words(context) if each["type"] == "rule" else (_plain(each["msg"]), remedy)
-        yield Fault(f"{found.alias}{place}", HIDDEN if is_secret(found) else _shown(each["input"]), said, do)
+        # A key that is not known may hold anything, a secret too: an API key beside a provider's address.
+        hidden = is_secret(found) or each["type"] == "extra_forbidden"
+        yield Fault(f"{found.alias}{place}", HIDDEN if hidden else _shown(each["input"]), said, do)
 
 
 def _words(context: Mapping[str, Any]) -> tuple[str, str]:
