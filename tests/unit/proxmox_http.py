@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
@@ -44,6 +44,28 @@ def die(reason: str, status: int = 500, errors: Mapping[str, str] | None = None)
     if errors:
         body["errors"] = errors
     return Answer(status, reason, json.dumps(body))
+
+
+def entries(**config: Any) -> Answer:
+    """A guest's configuration, with nothing that waits."""
+    return data([{"key": key, "value": value} for key, value in config.items()])
+
+
+def power(running: bool, lock: str | None = None) -> Answer:
+    """Whether a guest runs."""
+    return data({"status": "running" if running else "stopped", "lock": lock})
+
+
+def containers(found: Mapping[int, Mapping[str, Any]], running: Container[int] = ()) -> dict[str, Answer]:
+    """Routes of containers on the node pve: the cluster's list of them; of each its configuration and power."""
+    routes = {"GET /cluster/resources": data([{"vmid": vmid, "type": "lxc", "node": "pve"} for vmid in found])}
+    for vmid, config in found.items():
+        routes |= {
+            f"GET /nodes/pve/lxc/{vmid}/pending": entries(**config),
+            f"GET /nodes/pve/lxc/{vmid}/snapshot": data([]),
+            f"GET /nodes/pve/lxc/{vmid}/status/current": power(vmid in running),
+        }
+    return routes
 
 
 LOST = Answer(lost=True)

@@ -10,7 +10,7 @@ import pytest
 from proxmox import errors
 from proxmox.facts import GuestFacts, Reference, locate, read_cluster, read_guest, read_volume
 from tests.tables import cases
-from tests.unit.proxmox_http import Answer, Server, data, die
+from tests.unit.proxmox_http import Answer, Server, containers, data, die, entries, power
 
 DISK = "local-lvm:vm-999-disk-1"
 FREE = data("105")
@@ -20,14 +20,6 @@ GONE = die("Configuration file 'nodes/pve/lxc/105.conf' does not exist")
 
 def rows(*listed: tuple[int, str, str]) -> Answer:
     return data([{"vmid": vmid, "type": kind, "node": node, "status": "unknown"} for vmid, kind, node in listed])
-
-
-def entries(config: Mapping[str, Any]) -> Answer:
-    return data([{"key": key, "value": value} for key, value in config.items()])
-
-
-def current(running: bool) -> Answer:
-    return data({"status": "running" if running else "stopped"})
 
 
 def cluster_server(more: Mapping[str, Answer | Sequence[Answer]], *, permissions: Mapping[str, Any]) -> Server:
@@ -57,7 +49,7 @@ def test_a_guest_is_read_with_what_waits_and_its_power() -> None:
         {
             "GET /cluster/resources": rows((105, "lxc", "pve")),
             "GET /nodes/pve/lxc/105/pending": data(listed),
-            "GET /nodes/pve/lxc/105/status/current": current(True),
+            "GET /nodes/pve/lxc/105/status/current": power(True),
         }
     )
     guest = read_guest(server.client(), 105)
@@ -99,13 +91,13 @@ def test_the_cluster_is_read_whole_and_what_cannot_be_read_is_kept_apart() -> No
                 (200, "qemu", "pve"),
                 (300, "lxc", "pve2"),
             ),
-            "GET /nodes/pve/lxc/999/pending": entries({"mp0": f"{DISK},mp=/v"}),
+            "GET /nodes/pve/lxc/999/pending": entries(mp0=f"{DISK},mp=/v"),
             "GET /nodes/pve/lxc/999/snapshot": data([{"name": "s"}, {"name": "current"}]),
             "GET /nodes/pve/lxc/999/snapshot/s/config": data({"mp0": f"{DISK},mp=/old"}),
-            "GET /nodes/pve/lxc/999/status/current": current(False),
+            "GET /nodes/pve/lxc/999/status/current": power(False),
             "GET /nodes/pve/lxc/105/pending": GONE,
             "GET /nodes/pve/lxc/106/pending": die("Permission check failed (/vms/106, VM.Audit)", 403),
-            "GET /nodes/pve/qemu/200/pending": entries({"scsi0": f"{DISK},size=8G", "name": "win"}),
+            "GET /nodes/pve/qemu/200/pending": entries(scsi0=f"{DISK},size=8G", name="win"),
             "GET /nodes/pve/qemu/200/snapshot": die("Method not implemented", 501),
         },
         permissions=SEES_ALL,
@@ -128,10 +120,7 @@ def test_the_cluster_is_read_whole_and_what_cannot_be_read_is_kept_apart() -> No
 
 def test_many_guests_are_read_side_by_side_in_their_order() -> None:
     numbers = range(100, 120)
-    guests = {f"GET /nodes/pve/lxc/{vmid}/pending": entries({"hostname": f"h{vmid}"}) for vmid in numbers}
-    snapshots = {f"GET /nodes/pve/lxc/{vmid}/snapshot": data([]) for vmid in numbers}
-    listed = {"GET /cluster/resources": rows(*((vmid, "lxc", "pve") for vmid in numbers))}
-    server = cluster_server({**guests, **snapshots, **listed}, permissions=SEES_ALL)
+    server = cluster_server(containers({vmid: {"hostname": f"h{vmid}"} for vmid in numbers}), permissions=SEES_ALL)
     assert [guest.name for guest in read_cluster(server.client(), 999).guests] == [f"h{vmid}" for vmid in numbers]
 
 
@@ -144,17 +133,7 @@ def test_a_token_that_does_not_see_all_guests_is_known_as_such(permissions: dict
 
 
 def test_the_power_of_the_guests_asked_for_is_read() -> None:
-    server = cluster_server(
-        {
-            "GET /cluster/resources": rows((105, "lxc", "pve"), (106, "lxc", "pve")),
-            "GET /nodes/pve/lxc/105/pending": entries({}),
-            "GET /nodes/pve/lxc/105/snapshot": data([]),
-            "GET /nodes/pve/lxc/105/status/current": current(True),
-            "GET /nodes/pve/lxc/106/pending": entries({}),
-            "GET /nodes/pve/lxc/106/snapshot": data([]),
-        },
-        permissions=SEES_ALL,
-    )
+    server = cluster_server(containers({105: {}, 106: {}}, running={105}), permissions=SEES_ALL)
     cluster = read_cluster(server.client(), 999, power_of=[105])
     assert {guest.vmid: guest.running for guest in cluster.guests} == {105: True, 106: None}
 

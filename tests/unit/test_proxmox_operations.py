@@ -19,21 +19,13 @@ from proxmox.operations import (
     read_volume_state,
 )
 from proxmox.planning import AttachSpec, DetachSpec, PowerSpec, VolumeSpec
-from tests.unit.proxmox_http import UPID, Answer, Server, data
+from tests.unit.proxmox_http import UPID, Answer, Server, containers, data, entries, power
 
 DISK = "local-lvm:vm-999-disk-1"
 ON_PET = {"protection": 1, "mp0": f"{DISK},mp=/v,backup=1,size=1G"}
 WISH = VolumeSpec("hermes", 999, "local-lvm", 1, "/v")
 ATTACH = AttachSpec(105, "pve", DISK, "/home/hermes", 999, options="")
 IN_CATTLE = f"{DISK},mp=/home/hermes"
-
-
-def entries(**config: Any) -> Answer:
-    return data([{"key": key, "value": value} for key, value in config.items()])
-
-
-def status(running: bool, lock: str | None = None) -> Answer:
-    return data({"status": "running" if running else "stopped", "lock": lock})
 
 
 def server(**routes: Any) -> Server:
@@ -44,19 +36,13 @@ def server(**routes: Any) -> Server:
         replaced[f"{verb} /nodes/pve/lxc/{vmid}/{last.replace('_', '/')}"] = answer
     return Server(
         {
-            "GET /cluster/resources": data([{"vmid": vmid, "type": "lxc", "node": "pve"} for vmid in (999, 105)]),
             "GET /cluster/nextid": data("300"),
             "GET /nodes": data([{"node": "pve", "status": "online"}]),
             "GET /nodes/pve/storage": data([]),
             "GET /nodes/pve/storage/local-lvm/content": data([{"volid": DISK, "size": 1 << 30}]),
             "GET /access/permissions": data({"/vms": {"VM.Audit": 1}}),
             f"GET /nodes/pve/tasks/{UPID}/status": data({"status": "stopped", "exitstatus": "OK"}),
-            "GET /nodes/pve/lxc/999/pending": entries(**ON_PET),
-            "GET /nodes/pve/lxc/999/snapshot": data([]),
-            "GET /nodes/pve/lxc/999/status/current": status(False),
-            "GET /nodes/pve/lxc/105/pending": entries(mp0=IN_CATTLE),
-            "GET /nodes/pve/lxc/105/snapshot": data([]),
-            "GET /nodes/pve/lxc/105/status/current": status(True),
+            **containers({999: ON_PET, 105: {"mp0": IN_CATTLE}}, running={105}),
             "PUT /nodes/pve/lxc/999/config": data(None),
             "PUT /nodes/pve/lxc/105/config": data(None),
             "POST /nodes/pve/lxc/105/status/start": data(UPID),
@@ -67,9 +53,7 @@ def server(**routes: Any) -> Server:
 
 def test_a_lock_that_goes_away_is_waited_for() -> None:
     locked, free = entries(**ON_PET, lock="backup"), entries(**ON_PET)
-    there = server(
-        GET_999_pending=[locked, free], GET_999_status_current=[status(False, "backup")] * 3 + [status(False)]
-    )
+    there = server(GET_999_pending=[locked, free], GET_999_status_current=[power(False, "backup")] * 3 + [power(False)])
     lines: list[str] = []
     assert ensure_volume(there.client(), WISH, lines.append).volid == DISK
     assert lines == ["CT 999 is locked (backup): waiting"]
@@ -77,7 +61,7 @@ def test_a_lock_that_goes_away_is_waited_for() -> None:
 
 
 def test_a_lock_that_stays_is_told_after_the_deadline() -> None:
-    there = server(GET_999_pending=entries(**ON_PET, lock="create"), GET_999_status_current=status(False, "create"))
+    there = server(GET_999_pending=entries(**ON_PET, lock="create"), GET_999_status_current=power(False, "create"))
     with pytest.raises(errors.GuestLocked, match="create"):
         ensure_volume(there.client(), WISH)
     assert 100 < sum(there.slept) <= 120
@@ -158,7 +142,7 @@ def test_a_pet_is_not_started_beside_its_running_cattle() -> None:
 
 
 def test_a_guest_without_volumes_is_started_without_reading_the_others() -> None:
-    there = server(GET_105_pending=entries(), GET_105_status_current=[status(False), status(False), status(True)])
+    there = server(GET_105_pending=entries(), GET_105_status_current=[power(False), power(False), power(True)])
     ensure_power(there.client(), PowerSpec(105))
     assert there.count("POST") == 1
     assert not any("999" in asked.path for asked in there.asked)

@@ -30,7 +30,7 @@ from proxmox.preflight import (
 )
 from proxmox.rights import MANAGE, ROLE, grant_commands
 from tests.tables import cases
-from tests.unit.proxmox_http import Answer, Server, data, die
+from tests.unit.proxmox_http import Answer, Server, containers, data, die
 from tests.unit.proxmox_model import EIGHT, Model, guest_of, model_of
 
 DISK = "local-lvm:vm-999-disk-1"
@@ -252,12 +252,12 @@ def test_hardware_addresses_are_read_from_containers_and_virtual_machines() -> N
 
 # Reading for it.
 
+OWN_PET = {"mp0": f"{DISK},mp=/volumes/hermes", "description": NOTES}
 ROUTES: dict[str, Answer] = {
     "GET /version": data({"version": "9.2.11", "release": "9.2"}),
     "GET /nodes": data([{"node": "pve", "status": "online"}]),
     "GET /access/permissions": data({path: dict.fromkeys(names, 1) for path, names in RIGHTS.items()}),
     "GET /cluster/nextid": data("105"),
-    "GET /cluster/resources": data([{"vmid": 999, "type": "lxc", "node": "pve"}]),
     "GET /nodes/pve/storage": data(
         [
             {"storage": "local", "type": "dir", "content": "vztmpl", "total": 9, "avail": 9},
@@ -267,11 +267,7 @@ ROUTES: dict[str, Answer] = {
     "GET /nodes/pve/storage/local-lvm/content": data([{"volid": DISK, "size": EIGHT, "vmid": 999}]),
     "GET /nodes/pve/storage/local/content": data([{"volid": TEMPLATE, "size": 1}]),
     "GET /nodes/pve/network": data([{"iface": "vmbr0"}]),
-    "GET /nodes/pve/lxc/999/pending": data(
-        [{"key": "mp0", "value": f"{DISK},mp=/volumes/hermes"}, {"key": "description", "value": NOTES}]
-    ),
-    "GET /nodes/pve/lxc/999/snapshot": data([]),
-    "GET /nodes/pve/lxc/999/status/current": data({"status": "stopped"}),
+    **containers({999: OWN_PET}),
 }
 
 
@@ -309,21 +305,12 @@ def test_a_cattle_without_a_volume_is_judged_without_one() -> None:
 CARD = [{"name": "eth0", "hwaddr": MAC.lower(), "inet": "192.0.2.5/24"}]
 
 
-def cluster_of(*guests: tuple[int, str, str], **more: Answer) -> dict[str, Answer]:
-    """Routes of containers: number, net0, and whether they run."""
-    vmids = (999, *(vmid for vmid, _, _ in guests))
-    routes: dict[str, Answer] = {
-        "GET /cluster/resources": data([{"vmid": vmid, "type": "lxc", "node": "pve"} for vmid in vmids])
-    }
-    for vmid, net, power in guests:
-        rows = [{"key": "net0", "value": net}, {"key": "description", "value": NOTES}]
-        routes |= {
-            f"GET /nodes/pve/lxc/{vmid}/pending": data(rows),
-            f"GET /nodes/pve/lxc/{vmid}/snapshot": data([]),
-            f"GET /nodes/pve/lxc/{vmid}/status/current": data({"status": power}),
-            f"GET /nodes/pve/lxc/{vmid}/interfaces": data(CARD if power == "running" else None),
-        }
-    return routes | more
+def cluster_of(*guests: tuple[int, str, str]) -> dict[str, Answer]:
+    """Routes of the pet and of containers: number, net0, and whether they run."""
+    running = [vmid for vmid, _, power in guests if power == "running"]
+    found = {vmid: {"net0": net, "description": NOTES} for vmid, net, _ in guests}
+    cards = {f"GET /nodes/pve/lxc/{vmid}/interfaces": data(CARD if vmid in running else None) for vmid in found}
+    return containers({999: OWN_PET, **found}, running) | cards
 
 
 STATIC_NET = f"name=eth0,hwaddr={MAC},ip=192.0.2.5/24"
