@@ -213,7 +213,7 @@ def test_the_example_with_big_disks_on_another_node(client: Client) -> None:
         nodeSshHostKey=first.node_ssh_host_key,
     )
     assert not wrong.ok
-    assert "is node pve, not pve2" in wrong.explain()
+    assert "is that of node pve, not of pve2" in wrong.explain()
 
     # The container, its features and mounts, the agent, and its answer to a prompt by the model: verify.
     up = deploy(client, "up")

@@ -77,7 +77,7 @@ def test_a_certificate_with_the_right_fingerprint_is_trusted_by_client_and_plugi
 
     wrong = trust("00:" + fingerprint[3:] if not fingerprint.startswith("00") else "11:" + fingerprint[3:])
     assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert "nothing was saved" in wrong.stderr
+    assert "Nothing was saved" in wrong.stderr
     assert not (tmp_path / "a folder").exists()
 
     right = trust(fingerprint)

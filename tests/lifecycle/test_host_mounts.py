@@ -261,7 +261,7 @@ def test_what_stands_in_the_way_on_the_node_is_told_in_preview(node: Node) -> No
     cases: list[tuple[Any, list[str]]] = [
         (_foreign, ["belongs to 0", "is not empty", "chown -h 110000:110000 -- /mnt/pve/hdd/hermes"]),
         (_unmounted, ["nothing is mounted at /media/2tb on node pve", "mount /media/2tb"]),
-        (_another_node, ["is node pve2, not pve", "set nodeSshHost"]),
+        (_another_node, ["is that of node pve2, not of pve", "see nodeSshHost"]),
         (_another_host_key, ["not the one that was pinned", "nodeSshHostKey"]),
     ]
     for spoil, words in cases:
