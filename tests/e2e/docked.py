@@ -39,7 +39,6 @@ from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest
 
 PORT = 5000
 NEXT_TAG = again(TAG)
-BROKEN_TAG = f"{TAG}.9"
 PASSWORD = "canary horse battery staple"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - of a container in a lab
 
@@ -58,6 +57,11 @@ class Docked:
     def newest(self) -> Release:
         """The release that the lab installs; of the stand-in that is the one of the other tags."""
         return self.source.newest
+
+    @property
+    def broken_tag(self) -> str:
+        """The newest release with all its migrations; it only does not come up."""
+        return broken(self.newest.tag)
 
     def version(self, tag: str) -> str:
         """What the agent in an image calls itself."""
@@ -124,19 +128,32 @@ class Docked:
         return self.guest.shell(f"{ENGINE} exec hermes cat /opt/mark 2>/dev/null || true").strip()
 
 
-# As a new version does: the database in a form that the old one does not read. Then the gateway does not come up.
+# The release's own migration, and then a form of the database that no other reads. Then the gateway does not come up.
 BREAKS = """
 import os, sqlite3, sys
-with sqlite3.connect(os.path.join(os.environ["HERMES_HOME"], "state.db")) as database:
-    if database.execute("SELECT version FROM schema_version").fetchone()[0] < 99:
+path = os.path.join(os.environ["HERMES_HOME"], "state.db")
+def read(query):
+    with sqlite3.connect(path) as database:
+        return database.execute(query).fetchone()[0]
+if read("SELECT version FROM schema_version") < 99:
+    import hermes_state
+    hermes_state.SessionDB().close()
+    reached = read("SELECT version FROM schema_version")
+    with sqlite3.connect(path) as database:
         database.execute("ALTER TABLE messages RENAME TO messages_of_99")
         database.execute("UPDATE schema_version SET version = 99")
-sys.exit("not today")
+        database.execute(f"PRAGMA user_version = {reached}")
+sys.exit(f"not today, of schema {read('PRAGMA user_version')}")
 """
 
 
-def with_a_broken_one(images: Images, folder: Path) -> Images:
-    """The same images, and BROKEN_TAG: the same layers, but what is started in them breaks the data and ends."""
+def broken(tag: str) -> str:
+    """The tag of an image like that of `tag` that does not come up."""
+    return f"{tag}.9"
+
+
+def with_a_broken_one(images: Images, folder: Path, tag: str) -> Images:
+    """The same images, and a broken one: the layers of `tag`, but what is started in them breaks the data and ends."""
     shutil.copytree(images.layout, folder, copy_function=lambda source, target: Path(target).symlink_to(source))
     named = {
         each["annotations"][REF_NAME]: each for each in json.loads((folder / "index.json").read_text())["manifests"]
@@ -148,7 +165,7 @@ def with_a_broken_one(images: Images, folder: Path) -> Images:
         found: dict[str, Any] = json.loads(blob_path(folder, digest).read_text())
         return found
 
-    index = read(images.digests[f"{AGENT_REPOSITORY}:{TAG}"])
+    index = read(images.digests[f"{AGENT_REPOSITORY}:{tag}"])
     [entry] = index["manifests"]
     manifest = read(entry["digest"])
     config = read(manifest["config"]["digest"])
@@ -160,8 +177,8 @@ def with_a_broken_one(images: Images, folder: Path) -> Images:
         return {"digest": digest, "size": size}
 
     manifest["config"] |= put(config)
-    broken = {"mediaType": INDEX_TYPE, **put({**index, "manifests": [{**entry, **put(manifest)}]})}
-    finish_layout(folder, {**named, f"{AGENT_REPOSITORY}:{BROKEN_TAG}": broken})
+    entry_of_broken = {"mediaType": INDEX_TYPE, **put({**index, "manifests": [{**entry, **put(manifest)}]})}
+    finish_layout(folder, {**named, f"{AGENT_REPOSITORY}:{broken(tag)}": entry_of_broken})
     return replace(images, layout=folder, digests=tags(folder))
 
 
@@ -172,7 +189,7 @@ def a_docked(guest: Guest, state: Path, backend: str) -> Iterator[Docked]:
     template = ensure_template(cache / "lab-template", lambda _: None)
     source = ensure_source(cache / "lab-sources", lambda _: None)
     made = ensure_images(cache / "lab-images", template, source, lambda _: None)
-    images = with_a_broken_one(made, state.with_name("images"))
+    images = with_a_broken_one(made, state.with_name("images"), source.newest.tag)
     gateway = str(guest.plan.gateway)
     trust = ensure_certificates(state, [gateway])
     registry = Registry(gateway, PORT, images, trust.server_file)

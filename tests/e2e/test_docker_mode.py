@@ -9,19 +9,31 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 
 import pytest
 import requests
 
+from components.agent import STATE_OF_CONTAINER
 from lab.image import BASE_REPOSITORY, BASE_TAG
+from lab.services.standin import VERSION
 from provisioning import BaselineInputs, PhaseFailed, render_baseline
 from provisioning.guest.common import CONTAINER_UNIT, GATEWAY
 from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
-from tests.e2e.docked import BARE, BROKEN_TAG, INSIDE, NEXT_TAG, PASSWORD, Docked, a_docked, gateways, sessions
-from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, backups_plan, needs_root, run_cut
+from tests.e2e import used_home
+from tests.e2e.docked import BARE, INSIDE, NEXT_TAG, PASSWORD, Docked, a_docked, gateways, sessions
+from tests.e2e.phase_guest import (
+    CHECKOUT,
+    MODEL_KEY,
+    Guest,
+    backups_plan,
+    follow_the_remedy_for_a_stop,
+    needs_root,
+    run_cut,
+)
 
 pytestmark = needs_root
 
@@ -105,6 +117,14 @@ def test_a_reboot_of_the_guest_keeps_it_too(docked: Docked) -> None:
     assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
 
 
+def test_a_container_that_was_stopped_by_hand_is_started_as_the_text_says(docked: Docked) -> None:
+    guest = docked.guest
+    follow_the_remedy_for_a_stop(guest, STATE_OF_CONTAINER, CONTAINER_UNIT)
+    # By its unit, which checks what it is given; the engine alone would not.
+    assert guest.shell(f"systemctl is-active {CONTAINER_UNIT}") == "active\n"
+    assert docked.mark() == "written inside"
+
+
 def test_another_identity_is_another_container_and_the_data_stays(docked: Docked) -> None:
     guest = docked.guest
     before = docked.inspect()
@@ -132,15 +152,21 @@ def test_another_identity_is_another_container_and_the_data_stays(docked: Docked
 def test_an_image_that_fails_its_proof_is_gone_back_from(docked: Docked) -> None:
     guest = docked.guest
     files = "sha256sum /etc/hermes/config.yaml /etc/hermes/.env /etc/hermes-stack/c*"
-    before, known = guest.shell(files), sessions(guest, INSIDE)
-    docked.run(docked.agent(BROKEN_TAG))
+    used_home.begin(guest)
+    before, known, old = guest.shell(files), sessions(guest, INSIDE), used_home.schema(guest)
+    docked.run(docked.agent(docked.broken_tag))
     with pytest.raises(PhaseFailed) as failed:
-        docked.run(docked.configure(BROKEN_TAG, WITH_A_FOLDER, settings={"agent": {"max_turns": 9}}))
+        docked.run(docked.configure(docked.broken_tag, WITH_A_FOLDER, settings={"agent": {"max_turns": 9}}))
     told = str(failed.value)
-    assert f"the update to 0.19.0 in hermes-agent:{BROKEN_TAG} was taken back" in told
-    assert "not today" in told
-    assert "Taken back from the backup: state.db." in told
+    assert f"the update to {docked.newest.version} in hermes-agent:{docked.broken_tag} was taken back" in told
+    assert f"not today, of schema {used_home.schemas_of(docked.source)[1]}" in told
+    [taken] = re.findall(r"Taken back from the backup: (.*)", told)
+    assert "state.db" in taken
     assert "0.19.0 runs again" in told
+    aside = next(each for each in used_home.backups(guest) if each["partial"])
+    assert used_home.schema(guest, f"{used_home.BACKUPS}/{aside['name']}/data/state.db") == 99
+    assert used_home.schema(guest) == old == used_home.schemas_of(docked.source)[0]
+    used_home.assert_as_begun(guest)
     assert docked.inspect()["Config"]["Image"] == docked.image(NEXT_TAG)
     assert guest.shell(files) == before
     assert sessions(guest, INSIDE) >= known
@@ -202,6 +228,51 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     assert status == 0, err
     assert gateways(guest) == 1
     assert between <= sessions(guest, INSIDE)
+
+
+# -- the releases of two images ----------------------------------------------------------------------------------------
+
+
+def test_an_update_takes_everything_along(docked: Docked) -> None:
+    guest, newest = docked.guest, docked.newest
+    if newest.version == VERSION:
+        pytest.skip("the lab has the images of one release only: upstream's tree could not be had")
+    before, mode = sessions(guest, INSIDE), used_home.journal_mode(guest)
+    assert before
+    docked.run(docked.agent(newest.tag))
+    # Pulled and asked for its version beside what runs.
+    assert used_home.schema(guest) == used_home.SCHEMAS[0]
+    outputs = run_cut(guest, docked.configure(newest.tag), "update: backed up", "container: create")
+    assert outputs["container"] == "create"
+    assert isinstance(outputs["offline_seconds"], float)
+    status, _, err = docked.verify(version=newest.version, prompt="what do you remember?", expect="Rex")
+    assert status == 0, err
+    assert sessions(guest, INSIDE) >= before
+    assert used_home.schema(guest) == used_home.SCHEMAS[1]
+    assert used_home.journal_mode(guest) == mode == "2"
+    used_home.assert_taken_along(guest, used_home.MIGRATED)
+    made = next(each for each in used_home.backups(guest) if not each["partial"])
+    assert made["version"] == VERSION
+    assert used_home.schema(guest, f"{used_home.BACKUPS}/{made['name']}/data/state.db") == used_home.SCHEMAS[0]
+    assert docked.run(docked.configure(newest.tag))["container"] == "nothing"
+    assert ask(guest.target(), "remember: the fish is called Nemo")
+
+
+def test_back_to_the_release_before_with_the_data_of_then(docked: Docked) -> None:
+    guest = docked.guest
+    if docked.newest.version == VERSION:
+        pytest.skip("the lab has the images of one release only: upstream's tree could not be had")
+    then = next(each for each in used_home.backups(guest) if each["version"] == VERSION and not each["partial"])
+    docked.run(docked.agent(NEXT_TAG))
+    docked.run(docked.configure(NEXT_TAG))
+    guest.run(backups_plan("restore", str(then["name"])))
+    assert used_home.schema(guest) == used_home.SCHEMAS[0]
+    assert used_home.sound(guest)
+    used_home.assert_as_begun(guest)
+    status, out, err = docked.verify(version=VERSION, prompt="what do you remember?", expect="Rex")
+    assert status == 0, err
+    assert "Miez" in out
+    assert "Nemo" not in out
 
 
 # -- attacks by its own shell: tests/attacks ---------------------------------------------------------------------------
@@ -360,8 +431,11 @@ def own(docked: Docked) -> str:
     guest.shell("mkdir -p /root/checkout && tar -x -C /root/checkout", stdin=checkout())
     variables = {
         "BASE_IMAGE": base,
-        "AGENT_SOURCE": "pypi",
-        "AGENT_VERSION": "0.19.0",
+        "AGENT_VERSION": docked.newest.version,
+        "AGENT_REPOSITORY": guest.repository_url,
+        "AGENT_TAG": docked.newest.tag,
+        "AGENT_COMMIT": docked.newest.commit,
+        "AGENT_WEB_UI": "build",
         # The dashboard's and the API's; that the default's can be installed is seen in the cattle.
         "AGENT_EXTRAS": "web,sms",
         "HERMES_UID": OWNER,
@@ -391,7 +465,7 @@ def own(docked: Docked) -> str:
     ):
         guest.shell(f"umask 077; mkdir -p $(dirname {path}) && cat >{path}", stdin=content.encode())
     guest.shell(f"chown -R {OWNER}:{OWNER} /srv/hermes /srv/codex")
-    return guest.shell(f"exec 2>&1; {COMPOSE} up -d --build", 500)
+    return guest.shell(f"exec 2>&1; {COMPOSE} up -d --build", 580)
 
 
 def environment_file(values: dict[str, object]) -> str:
@@ -406,10 +480,10 @@ def post(guest: Guest, port: int, path: str, body: object, headers: dict[str, st
 
 
 def test_an_image_of_ones_own_is_built_says_its_version_and_runs_as_the_folders_owner(docked: Docked, own: str) -> None:
-    guest, sh = docked.guest, docked.guest.shell
-    assert "image: /opt/hermes-agent/venv/bin/hermes is Hermes Agent v0.19.0" in own
+    guest, sh, version = docked.guest, docked.guest.shell, docked.newest.version
+    assert f"image: /opt/hermes-agent/venv/bin/hermes is Hermes Agent v{version}" in own
     label = '{{index .Config.Labels "org.opencontainers.image.version"}}'
-    assert sh(f"docker image inspect --format '{label}' hermes:local") == "0.19.0\n"
+    assert sh(f"docker image inspect --format '{label}' hermes:local") == f"{version}\n"
 
     until(guest, "hermes-gateway-1", "/app/healthcheck.sh")
     until(guest, "hermes-gateway-1", "curl -fsS http://127.0.0.1:8642/health")
@@ -419,12 +493,19 @@ def test_an_image_of_ones_own_is_built_says_its_version_and_runs_as_the_folders_
     assert json.loads(sh("cat /srv/hermes/config.yaml"))["model"]["api_key"] == MODEL_KEY
     # Nothing in the container is root's, not even its process 1.
     assert sh("docker top hermes-gateway-1 -eo pid,uid | awk 'NR > 1 {print $2}' | sort -u") == f"{OWNER}\n"
-    assert "v0.19.0" in sh(f"{COMPOSE} exec -T gateway hermes --version")
+    assert f"v{version}" in sh(f"{COMPOSE} exec -T gateway hermes --version")
     question = {"model": "hermes", "messages": [{"role": "user", "content": "hello"}]}
     answer = post(guest, 8642, "/v1/chat/completions", question, {"Authorization": f"Bearer {API_KEY}"}).json()
     assert answer["choices"][0]["message"]["content"] == "You said: hello"
     assert sh(f"find /srv/hermes /srv/gemini ! -uid {OWNER}") == ""
     assert guest.shell("cat /srv/codex/auth.json") == "{}"
+    # All of a checkout is there, and the agent finds it: its skills are in the home of whoever starts it first.
+    beside = "/opt/hermes-agent/hermes-agent"
+    assert sh(f"docker exec hermes-gateway-1 ls -d {beside}/skills {beside}/plugins {beside}/hermes_cli/web_dist")
+    if docked.source.kind == "upstream":
+        assert int(sh("find /srv/hermes/skills -name SKILL.md | wc -l")) > 50
+        # All of it is root's: the agent can write nothing there.
+        assert sh("docker exec hermes-gateway-1 find /opt/hermes ! -user root") == ""
 
 
 @pytest.mark.usefixtures("own")
@@ -435,7 +516,7 @@ def test_its_dashboard_sees_the_gateway_and_believes_the_proxy(docked: Docked) -
     answer = post(guest, 9119, "/auth/password-login", login, {"X-Forwarded-Proto": "https"})
     assert "__Host-hermes_session_at" in answer.cookies
     status = requests.get(f"http://{guest.address}:9119/api/status", timeout=120).json()
-    assert (status["version"], status["gateway_running"]) == ("0.19.0", True)
+    assert (status["version"], status["gateway_running"]) == (docked.newest.version, True)
     shown = guest.shell("docker inspect hermes-gateway-1")
     for secret in (API_KEY, PASSWORD, MODEL_KEY):
         assert secret not in shown
@@ -459,7 +540,7 @@ def test_it_starts_with_nothing_and_hands_on_the_exit_code(docked: Docked) -> No
     look = "id -u; stat -c %u:%a ~/.hermes/config.yaml; hermes --version | head -n 1; exit 7"
     said = sh(f"{fresh} sh -c '{look}' 2>&1; echo $?")
     assert said.split("\n")[:2] == ["10000", "10000:600"]
-    assert "Hermes Agent v0.19.0" in said
+    assert f"Hermes Agent v{docked.newest.version}" in said
     assert said.endswith("\n7\n")
     # Another user from the start, who is nobody in the image: no root, no capability, no complaint.
     sh("mkdir -p /srv/other && chown 1234:1234 /srv/other")

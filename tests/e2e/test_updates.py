@@ -15,24 +15,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioning import ApiServer, BaselineInputs, Dashboard, PhaseFailed, PhasePlan, render_baseline, run_phase
 from tests.e2e.phase_guest import Guest, backups_plan, made_of, needs_root, run_cut
+from tests.e2e.used_home import (
+    BACKUPS,
+    HOME,
+    MIGRATED,
+    SCHEMAS,
+    assert_as_begun,
+    assert_taken_along,
+    backups,
+    begin,
+    journal_mode,
+    schema,
+    sound,
+    theirs,
+)
 
 pytestmark = needs_root
-
-HOME = "/home/hermes"
-BACKUPS = f"{HOME}/.hermes-stack/backups"
-THEIRS = """\
-# My own words about this agent
-agent:
-  max_turns: 7   # enough
-display:
-  background_process_notifications: all
-delegation: {max_iterations: 50, max_concurrent_children: 4}   # the first was the default
-mine: "kept"
-"""
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,7 @@ def pair(guest: Guest) -> Pair:
         {"source": "git", "git_tag": each.tag, "git_commit": each.commit, "version": each.version}
         for each in (previous, newest)
     )
-    # facts hermes 0.20, 5 and 6: the migrations 34 to 37, and the schemas of state.db.
-    migrated = {
-        "_config_version": 37,
-        "display": {"background_process_notifications": "concise"},
-        "delegation": {"max_iterations": 250, "max_concurrent_children": 4},
-    }
-    return Pair(old, new, (previous.version, newest.version), (22, 26), migrated)
+    return Pair(old, new, (previous.version, newest.version), SCHEMAS, MIGRATED)
 
 
 def ask(guest: Guest, path: str) -> Any:
@@ -112,21 +107,6 @@ def remember(guest: Guest, version: str, what: str) -> None:
     assert status == 0, err
 
 
-def schema(guest: Guest, database: str = f"{HOME}/.hermes/state.db") -> int:
-    program = (
-        "import sqlite3, sys\n"
-        "database = sqlite3.connect(f'file:{sys.argv[1]}?mode=ro', uri=True)\n"
-        "print(database.execute('SELECT version FROM schema_version').fetchone()[0])"
-    )
-    return int(guest.shell(f"runuser -u hermes -- python3 -c {shlex.quote(program)} {database}"))
-
-
-def backups(guest: Guest) -> list[dict[str, Any]]:
-    found = guest.run(backups_plan("list"))["backups"]
-    assert isinstance(found, list)
-    return found
-
-
 def pids(guest: Guest) -> str:
     return guest.shell("systemctl show -p MainPID --value hermes-gateway.service hermes-dashboard.service")
 
@@ -139,19 +119,6 @@ def switch_to(guest: Guest, directory: str) -> PhasePlan:
         dashboard=Dashboard(enabled=False),
         backups_kept=20,
     )
-
-
-def theirs(guest: Guest) -> str:
-    return guest.shell(f"cat {HOME}/.hermes/config.yaml")
-
-
-def cron_jobs(guest: Guest) -> str:
-    return guest.shell("cd / && hermes cron list --all")
-
-
-def journal_mode(guest: Guest) -> str:
-    """By the header of the file: bytes 18 and 19 are 2 in WAL, 1 in any other mode (SQLite's file format, 1.3.3)."""
-    return guest.shell(f"head -c 20 {HOME}/.hermes/state.db | tail -c 2 | od -An -tu1").split()[0]
 
 
 PROMPT = 'async def _handle_chat_completions(self, request: "web.Request") -> "web.Response":\n'
@@ -183,8 +150,7 @@ def built(guest: Guest, pair: Pair) -> tuple[str, str]:
     old = str(guest.run(guest.agent(**pair.old))["directory"])
     guest.run(switch_to(guest, old))
     remember(guest, pair.before, "the cat is called Miez")
-    guest.shell(f"runuser -u hermes -- sh -c 'cat >{HOME}/.hermes/config.yaml'", stdin=THEIRS.encode())
-    guest.shell("cd / && hermes cron create 'every 30d' 'say hello' --name greeting --deliver local")
+    begin(guest)
     assert schema(guest) == pair.databases[0]
     # Built beside: nothing of the old one stops for it.
     running = pids(guest)
@@ -208,8 +174,7 @@ def test_a_release_that_fails_its_proof_is_taken_back_with_the_old_data(
     assert health(guest) == pair.before
     assert schema(guest) == pair.databases[0]
     assert sessions(guest) >= before
-    assert theirs(guest) == THEIRS
-    assert "greeting" in cron_jobs(guest)
+    assert_as_begun(guest)
     assert "Miez" in remembered(guest, pair.before)
     aside = next(each for each in backups(guest) if each["partial"])
     assert aside["name"] in told
@@ -225,16 +190,10 @@ def test_an_update_takes_everything_along(guest: Guest, pair: Pair, built: tuple
     assert isinstance(outputs["offline_seconds"], float)
     assert sessions(guest) >= before
     assert "Miez" in remembered(guest, pair.after)
-    assert "greeting" in cron_jobs(guest)
     assert schema(guest) == pair.databases[1]
     # Its databases were WAL, and stay so; no release changes that of a database that is there (facts hermes 0.20, 6).
     assert journal_mode(guest) == mode == "2"
-    now = theirs(guest)
-    if pair.migrated:
-        assert yaml.safe_load(now) == {**yaml.safe_load(THEIRS), **pair.migrated}
-        assert guest.shell(f"cat {HOME}/.hermes-stack/replaced/config.yaml.*") == THEIRS
-    for words in ("# My own words about this agent\n", "7   # enough\n", "# the first was the default", 'mine: "kept"'):
-        assert words in now
+    assert_taken_along(guest, pair.migrated)
 
     # The backup holds what was before, for its owner alone.
     made = next(each for each in backups(guest) if not each["partial"])
@@ -376,10 +335,8 @@ def test_back_to_the_release_before_with_the_data_of_then(guest: Guest, pair: Pa
     guest.run(backups_plan("restore", str(then["name"])))
     assert health(guest) == pair.before
     assert schema(guest) == pair.databases[0]
-    assert theirs(guest) == THEIRS
-    assert "greeting" in cron_jobs(guest)
+    assert_as_begun(guest)
     now = remembered(guest, pair.before)
     assert "Miez" in now
     assert "Rex" not in now
-    check = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('PRAGMA integrity_check').fetchone()[0])"
-    assert guest.shell(f"runuser -u hermes -- python3 -c {shlex.quote(check)} {HOME}/.hermes/state.db").strip() == "ok"
+    assert sound(guest)
