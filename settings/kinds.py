@@ -19,8 +19,8 @@ LONGEST_FILE = 1 << 20
 _PLAIN = re.compile(r"(/[A-Za-z0-9._-]+)+")
 
 
-def matches(pattern: str, rule: str, remedy: str) -> AfterValidator:
-    """The whole text has to match."""
+def matching(pattern: str, rule: str, remedy: str) -> Callable[[str], str]:
+    """A check that the whole text matches."""
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -28,7 +28,12 @@ def matches(pattern: str, rule: str, remedy: str) -> AfterValidator:
             raise refuse(rule, remedy)
         return value
 
-    return AfterValidator(check)
+    return check
+
+
+def matches(pattern: str, rule: str, remedy: str) -> AfterValidator:
+    """The whole text has to match."""
+    return AfterValidator(matching(pattern, rule, remedy))
 
 
 def or_empty(check: Callable[[str], str]) -> AfterValidator:
@@ -143,16 +148,11 @@ HostAddress = Annotated[str, AfterValidator(_host_address)]
 WHY_NO_LOGIN = "a login in it would be shown in the preview, and kept in clear"
 
 
-def url(value: str) -> str:
-    """An http or https URL."""
-    if not re.fullmatch(r"https?://[^\s/@?#'\"\\]+(/[^\s'\"\\]*)?", value):
-        raise refuse(
-            f"must be an http or https URL without user or password: {WHY_NO_LOGIN}",
-            "write it like http://192.168.1.10:4000/v1",
-        )
-    return value
-
-
+url = matching(
+    r"https?://[^\s/@?#'\"\\]+(/[^\s'\"\\]*)?",
+    f"must be an http or https URL without user or password: {WHY_NO_LOGIN}",
+    "write it like http://192.168.1.10:4000/v1",
+)
 Url = Annotated[str, AfterValidator(url)]
 OptionalUrl = Annotated[str, or_empty(url)]
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 from proxmox.errors import Fault
-from settings.kinds import for_env, matches, secret
-from settings.section import Section, refuse, rule, setting
+from settings.kinds import for_env, matches, matching, secret
+from settings.section import Section, rule, setting
 
 
 def _token(pattern: str, rule: str, remedy: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise refuse(rule, remedy)
-        return for_env(value)
-
-    return secret(check)
+    check = matching(pattern, rule, remedy)
+    return secret(lambda value: for_env(check(value)))
 
 
 def _texts(value: object) -> object:

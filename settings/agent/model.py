@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from settings.kinds import Certificates, EnvSecret, HostAddress, OptionalUrl, Port, secret
+from settings.kinds import Certificates, EnvSecret, HostAddress, OptionalUrl, Port, matching, secret
 from settings.section import Section, refuse, setting
 
 API_KEY_LENGTH = 32
@@ -21,13 +21,11 @@ def _provider(value: str) -> str:
     return found
 
 
-def _api_key(value: str) -> str:
-    if not re.fullmatch(rf"[A-Za-z0-9_-]{{{API_KEY_LENGTH},}}", value):
-        raise refuse(
-            f"the API's key must be {API_KEY_LENGTH} or more letters, digits, - and _",
-            "openssl rand -hex 32 makes one; empty: one is made in the cattle and kept on the volume",
-        )
-    return value
+_api_key = matching(
+    rf"[A-Za-z0-9_-]{{{API_KEY_LENGTH},}}",
+    f"the API's key must be {API_KEY_LENGTH} or more letters, digits, - and _",
+    "openssl rand -hex 32 makes one; empty: one is made in the cattle and kept on the volume",
+)
 
 
 class ModelSettings(Section):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from proxmox.errors import Fault
-from settings.kinds import WHY_NO_LOGIN, matches, or_empty
+from settings.kinds import WHY_NO_LOGIN, matches, matching, or_empty
 from settings.section import Section, refuse, rule, setting
 
 # PEP 440, in the form in which a release calls itself.
@@ -56,13 +56,11 @@ def _tag(value: str) -> str:
     return value
 
 
-def _mirror(value: str) -> str:
-    if not re.fullmatch(r"(https?|file)://[^\s@]+", value):
-        raise refuse(
-            f"must be an http, https or file URL without user or password: {WHY_NO_LOGIN}",
-            "write it like https://mirror.example.org/python-build-standalone, or leave it empty",
-        )
-    return value
+_mirror = matching(
+    r"(https?|file)://[^\s@]+",
+    f"must be an http, https or file URL without user or password: {WHY_NO_LOGIN}",
+    "write it like https://mirror.example.org/python-build-standalone, or leave it empty",
+)
 
 
 def prints_commit(repository: str, tag: str) -> str:
