@@ -12,7 +12,7 @@ from typing import Any
 
 from components.host_mounts import NodeSpec
 from components.host_settings import host_mounts_of, node_ssh_of
-from components.network import NetworkPlan
+from components.network import NetworkPlan, network_spec
 from components.node_shell import node_shell
 from components.state import OwnState
 from provisioning.errors import PrivateKeyError
@@ -223,31 +223,32 @@ def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> 
     return warnings
 
 
-def network_plan(
-    stack: PetStack | CattleStack, spec: NetworkSpec | None, vmid: int, state: OwnState, *, remade: bool = False
-) -> NetworkPlan:
+def network_plan(client: Proxmox, spec: NetworkSpec | None, guest: GuestCheck, state: OwnState) -> NetworkPlan:
     """What is declared of a container's network, and what it has. One that can't be read is the preflight's to tell."""
     there = None
-    if state.vmid == vmid:
-        with contextlib.suppress(ProxmoxError), Proxmox(stack.connection) as client:
+    if state.vmid == guest.vmid:
+        with contextlib.suppress(ProxmoxError):
             # What is pending counts as there, as the plugin has it.
-            there = client.guest_config(stack.connection.node, vmid, current=False)
-    return NetworkPlan(spec, there, remade)
+            there = client.guest_config(guest.node, guest.vmid, current=False)
+    return NetworkPlan(spec, there, guest.remade)
 
 
-def judge_pet(stack: PetStack, check: PetCheck) -> list[Fault]:
-    """What stands in the pet's way; reads only."""
+def judge_pet(stack: PetStack, check: PetCheck, state: OwnState) -> tuple[list[Fault], NetworkPlan]:
+    """What stands in the pet's way, and its network; reads only."""
     with Proxmox(stack.connection) as client:
         found = preflight_pet(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
-    return [of_stack(fault, "pet") for fault in found]
+        # Only warnings come of it, and a node that does not answer is not waited for twice.
+        network = NetworkPlan(None) if found else network_plan(client, None, check.guest, state)
+    return [of_stack(fault, "pet") for fault in found], network
 
 
-def judge_cattle(stack: CattleStack, check: CattleCheck) -> tuple[list[Fault], list[str]]:
-    """What stands in the cattle's way, and what is to be done to the folders of its host mounts; reads only."""
+def judge_cattle(stack: CattleStack, check: CattleCheck, state: OwnState) -> tuple[list[Fault], list[str], NetworkPlan]:
+    """What stands in the cattle's way, what is to be done to its host mounts' folders, its network; reads only."""
     with Proxmox(stack.connection) as client:
         found = preflight_cattle(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
         folders, steps = judged_folders(client, stack, check.host)
-    return [of_stack(fault, "cattle") for fault in (*found, *folders)], steps
+        network = network_plan(client, network_spec(stack.cattle.network), check.guest, state)
+    return [of_stack(fault, "cattle") for fault in (*found, *folders)], steps, network
 
 
 def judged_folders(client: Proxmox, stack: CattleStack, spec: HostMountSpec | None) -> tuple[list[Fault], list[str]]:

@@ -68,27 +68,26 @@ def _stack_file(stack: str) -> str:
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.preflight import judge_pet, network_plan, pet_check, pet_place_faults  # noqa: PLC0415
+    from components.preflight import judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
 
     state = read_own_state()
     # Before all else: what is said of another guest would only confuse.
     _refuse(stack, pet_place_faults(stack, state))
     check = pet_check(stack, state)
-    _refuse(stack, judge_pet(stack, check))
-    _warn(network_plan(stack, None, stack.pet.vmid, state).warnings(stack.pet.vmid))
+    faults, network = judge_pet(stack, check, state)
+    _refuse(stack, faults)
+    _warn(network.warnings(stack.pet.vmid))
     pet = PetStorage("pet", stack, check.volumes)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
 def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
-    from components.network import network_spec  # noqa: PLC0415
     from components.preflight import (  # noqa: PLC0415
         cattle_check,
         home_faults,
         host_spec,
         judge_cattle,
-        network_plan,
         number_faults,
         public_keys,
         warnings_of,
@@ -104,9 +103,8 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     volid = volume["volid"] if volume else None
     check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
-    faults, folders = judge_cattle(stack, check)
+    faults, folders, network = judge_cattle(stack, check, state)
     vmid = stack.cattle.vmid
-    network = network_plan(stack, network_spec(stack.cattle.network), vmid, state, remade=check.guest.remade)
     lost = network.faults(vmid, stack.connection.node)
     _refuse(stack, [*key_faults, *home_faults(stack, keys, state), *faults, *lost])
     _warn([*warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
