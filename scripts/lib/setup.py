@@ -357,7 +357,15 @@ def accept_sums(pins: dict[str, Any]) -> None:
     found: dict[str, str] = {}
     for pin in (pins["pulumi"], *pins["plugins"].values()):
         url = pin["sums"].format(version=pin["version"])
-        published = parse_sums(download(url).decode())
+        try:
+            published = parse_sums(download(url).decode())
+        except SetupError as error:
+            raise SetupError(
+                f"{error}. Nothing was written.\n"
+                "  --accept-sums reads what the releases publish: run it again when they can be reached. Without\n"
+                f"  them, put the archives into {archive_folder()} ({ARCHIVES_VARIABLE} names another folder);\n"
+                "  then run scripts/setup"
+            ) from None
         wanted = [tool("", pin, names).file for names in pins["platforms"].values()]
         missing = [file for file in wanted if not re.fullmatch(r"[0-9a-f]{64}", published.get(file, ""))]
         if missing:

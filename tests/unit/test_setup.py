@@ -213,6 +213,17 @@ def test_an_archive_that_was_replaced_is_refused_with_its_list(releases: Release
     assert not releases.mark.exists()
 
 
+def test_sums_that_cannot_be_read_are_told_with_the_way_without_them(releases: Releases) -> None:
+    del releases.pages["https://releases.test/x_4.5.6_checksums.txt"]
+    with pytest.raises(releases.module.SetupError) as caught:
+        releases.install(accept=True)
+    text = str(caught.value)
+    assert text.startswith("https://releases.test/x_4.5.6_checksums.txt: Not Found. Nothing was written.\n")
+    assert f"put the archives into {releases.folder / 'archives'} (HERMES_TOOLCHAIN names another folder)" in text
+    assert text.endswith("scripts/setup")
+    assert not releases.lock.exists()
+
+
 def test_a_list_that_leaves_an_archive_out_is_not_accepted(releases: Releases) -> None:
     releases.pages["https://releases.test/x_4.5.6_checksums.txt"] = (
         b"aa11  pulumi-resource-x-v4.5.6-linux-amd64.tar.gz\n"
