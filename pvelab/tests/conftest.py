@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from lab_harness import ACCOUNT, Lab
+from lab_harness import Lab
 
 from pvelab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
+from pvelab.conformance.contract import ACCOUNT
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
 from pvelab.testing import pvelab, pvelab_session  # noqa: F401 - as the plugin, where pvelab is not installed

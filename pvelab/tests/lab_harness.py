@@ -9,7 +9,7 @@ from urllib.parse import quote
 import requests
 
 from pvelab.access import ROOT, User
-from pvelab.config import Account
+from pvelab.conformance.contract import GUESTS
 from pvelab.runtime import Mount
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime
@@ -17,62 +17,6 @@ from pvelab.simulated import SimulatedRuntime
 TEMPLATE = "local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst"
 ROOT_PASSWORD = "root-of-the-lab"
 GIB = 1 << 30
-
-ACCOUNT = Account(
-    roles={
-        "LabGuests": (
-            *("VM.Allocate", "VM.Audit", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.Memory", "VM.Config.Network"),
-            *("VM.Config.Options", "VM.PowerMgmt"),
-        ),
-        "LabVolumes": ("Datastore.AllocateSpace", "Datastore.Audit"),
-        "LabTemplates": ("Datastore.Audit",),
-        "LabBridge": ("SDN.Use",),
-    },
-    acl=(
-        ("/vms", "LabGuests"),
-        ("/storage/local-lvm", "LabVolumes"),
-        ("/storage/local", "LabTemplates"),
-        ("/sdn/zones/localnetwork/vmbr0", "LabBridge"),
-        ("/sdn/zones/intra/intra01", "LabBridge"),
-    ),
-)
-"""Who a case's "demo" is: one role per kind of path, nothing on "/" (facts proxmox 14)."""
-
-GUESTS: dict[int, dict[str, str]] = {
-    105: {
-        "arch": "amd64",
-        "cores": "2",
-        "features": "nesting=1",
-        "hostname": "guest1",
-        "memory": "2048",
-        "net0": "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:3A:5F:01,ip=10.9.0.5/24,type=veth",
-        "ostype": "debian",
-        "rootfs": "local-lvm:vm-105-disk-0,size=20G",
-        "swap": "512",
-        "unprivileged": "1",
-    },
-    106: {
-        "arch": "amd64",
-        "features": "nesting=1",
-        "hostname": "other",
-        "memory": "512",
-        "ostype": "debian",
-        "rootfs": "local-lvm:vm-106-disk-0,size=4G",
-        "swap": "512",
-        "unprivileged": "1",
-    },
-    999: {
-        "arch": "amd64",
-        "hostname": "pet-storage",
-        "memory": "256",
-        "mp0": "local-lvm:vm-999-disk-1,mp=/data,backup=1,size=8G",
-        "ostype": "debian",
-        "rootfs": "local-lvm:vm-999-disk-0,size=2G",
-        "swap": "0",
-        "unprivileged": "1",
-    },
-}
-"""The guests that cases start from: a cattle, a neighbour and a pet that owns ``vm-999-disk-1``."""
 
 
 class Lab:

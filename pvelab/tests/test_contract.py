@@ -1,52 +1,17 @@
-"""The contract: cases as data, each naming the section of the facts it comes from.
-
-A case (``cases/*.yaml``)::
-
-    id: destroy-protected            # unique
-    facts: "5"                       # section of facts/proxmox.md
-    guests: {105: {protection: "1"}} # written before; null removes an option of the standard guest
-    running: [105]
-    volumes: {"local-lvm:vm-9105-disk-0": 8}    # GiB, formatted;  raw: the same without a file system
-    acl: [{path: /vms, privs: [VM.Audit]}]      # for the user and token "custom"
-    before: ["PUT /nodes/pve/lxc/105/config delete=mp0"]   # calls of root that must succeed
-    as: demo                         # nothing, nobody, custom, demo, root-token, root; demo when not given
-    call: DELETE /nodes/pve/lxc/105
-    with: {force: 1}                 # json: for a JSON body
-    status: 500
-    reason: can't remove CT 105 - protection mode enabled
-    errors: {…}                      # the whole errors object
-    data: …                          # the whole data;  has: {…}  a part of it
-    task: OK                         # exit text of the task that the call returned;  log: [lines it has]
-    after: {105: {mp0: null}}        # options in the file; null is absent
-    pending: {105: {…}}              # the whole pending section;  sections: {105: {s1: {…}}} for snapshots
-    gone: [105]    kept: [volids]    freed: [volids]    up: [105]    down: [105]
-"""
+"""Each case of the contract, against a lab without containers, from within."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-import yaml
 from lab_harness import GIB, TEMPLATE, Lab
 
-# The one in C reads the cases ten times as fast; it is not in every build of the library.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-CASES: list[dict[str, Any]] = [
-    case
-    for file in sorted((Path(__file__).parent / "cases").glob("*.yaml"))
-    for case in yaml.load(file.read_text().replace("$TEMPLATE", TEMPLATE), Loader=LOADER)  # noqa: S506 - a safe one
-]
-KNOWN = frozenset(
-    (
-        *("id", "facts", "guests", "running", "volumes", "raw", "acl", "before", "as", "call", "with", "json"),
-        *("headers", "status", "reason", "errors", "data", "has", "lacks", "task", "log", "after", "pending"),
-        *("sections", "gone", "kept", "freed", "up", "down", "pools", "nodes"),
-    )
-)
+from pvelab.conformance import contract
+
+CASES = contract.cases(TEMPLATE)
 
 
 def test_the_suite_is_whole() -> None:
@@ -55,7 +20,7 @@ def test_the_suite_is_whole() -> None:
     assert len(CASES) >= 200
     for case in CASES:
         assert case.get("facts"), case["id"]
-        assert not set(case) - KNOWN, case["id"]
+        assert not set(case) - contract.KNOWN, case["id"]
 
 
 def prepare(lab: Lab, case: dict[str, Any]) -> None:

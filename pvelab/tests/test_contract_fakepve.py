@@ -19,8 +19,10 @@ import pytest
 import requests
 from fakepve import FakePve, settle  # type: ignore[import-untyped]
 from fakepve.certs import make_cert  # type: ignore[import-untyped]
-from lab_harness import GIB, GUESTS, TEMPLATE
+from lab_harness import GIB, TEMPLATE
 from test_contract import CASES
+
+from pvelab.conformance.contract import GUESTS
 
 # Reason -> cases. "facts" is facts/proxmox.md; the lab follows it.
 DIFFERENCES: dict[str, tuple[str, ...]] = {
