@@ -320,6 +320,8 @@ def sees_dashboard(browser: webdriver.Chrome, version: str) -> None:
 def take_picture(browser: webdriver.Chrome) -> None:
     """Where $DASHBOARD_PICTURE says: docs/dashboard.png is made so."""
     if path := os.environ.get("DASHBOARD_PICTURE"):
+        listed = shown.text_to_be_present_in_element((By.TAG_NAME, "body"), "Reply with the word")
+        WebDriverWait(browser, PATIENCE).until(listed)
         browser.save_screenshot(path)
 
 
