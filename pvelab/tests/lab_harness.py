@@ -171,6 +171,23 @@ class Lab:
                 found[section][key] = value
         return found
 
+    # As the contract looks at it (pvelab.conformance.judge.State).
+
+    def task(self, upid: str) -> str:
+        return self.wait(upid)
+
+    def options(self, vmid: int) -> dict[str, str] | None:
+        return self.sections(vmid)[""] if self.exists(vmid) else None
+
+    def pending(self, vmid: int) -> dict[str, str]:
+        return self.sections(vmid).get("pve:pending", {})
+
+    def snapshot(self, vmid: int, name: str) -> dict[str, str] | None:
+        return self.sections(vmid).get(name)
+
+    def is_up(self, vmid: int) -> bool:
+        return vmid in self.runtime.running("pve")
+
     def exists(self, vmid: int, node: str = "pve") -> bool:
         return (self.config.guest_dir(node) / f"{vmid}.conf").exists()
 
