@@ -99,3 +99,28 @@ def test_another_ca_is_not_trusted(with_both: Site, tmp_path: Path) -> None:
     assert "Traceback" not in run.explain()
     assert with_both.sent == []
     assert CATTLE in with_both.node.vmids()
+
+
+def test_the_texts_of_engine_and_plugin_are_those_that_the_documents_explain(with_both: Site, tmp_path: Path) -> None:
+    """What is said before the program runs, in a shell that lacks something, is none of the program's texts."""
+    table = (CHECKOUT / "docs" / "errors.md").read_text().partition("### Of the engine")[2].partition("\n## ")[0]
+    explained = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong\n")
+    missing: list[tuple[str, dict[str, str | None]]] = [
+        ("cattle", {"PULUMI_BACKEND_URL": f"file://{tmp_path}/nowhere"}),
+        ("cattle", {"PULUMI_CONFIG_PASSPHRASE_FILE": None}),
+        ("cattle", {"PULUMI_CONFIG_PASSPHRASE_FILE": str(wrong)}),
+        ("cattle-that-is-not", {}),
+        ("cattle", {"PROXMOX_VE_API_TOKEN": None}),
+        ("cattle", {"PROXMOX_VE_ENDPOINT": None}),
+    ]
+    told = []
+    for stack, overrides in missing:
+        with_both.overrides = overrides
+        run = with_both.pulumi(stack, "preview")
+        assert not run.ok
+        told.append(run.explain())
+    found = {text for text in explained if any(text in " ".join(said.split()) for said in told)}
+    assert found == set(explained)
+    assert with_both.writes == []

@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "lab": {"pvelab", "aiohttp", "cryptography", "pip", "requests", "rich", "yaml"},
     # These two use the product and its lab together.
     "trial": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "pydantic", "yaml"},
-    "scripts": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "rich", "yaml"},
+    "scripts": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "dotenv", "rich", "yaml"},
 }
 # Programs that others start: what their Python brings, the agent's or pytest's.
 ELSEWHERE = {

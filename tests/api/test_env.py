@@ -1,0 +1,232 @@
+"""scripts/env: from an address and a token to a shell that is pointed at one's own Proxmox, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from lab.instance import ACCOUNT
+from pvelab.config import LabConfig
+from pvelab.server import LabServer
+from pvelab.simulated import SimulatedRuntime
+from scripts.lib.env import Home, faults_of
+from scripts.lib.trust import certificate_of, fingerprint_of
+
+ROOT = Path(__file__).parents[2]
+Env = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module", name="node")
+def run_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    config = LabConfig(
+        state_dir=tmp_path_factory.mktemp("node"), runtime=SimulatedRuntime(), auth_delay=0, account=ACCOUNT
+    )
+    with LabServer(config) as server:
+        yield server
+
+
+def fingerprint(node: LabServer) -> str:
+    place = urlsplit(node.endpoint)
+    return fingerprint_of(certificate_of(place.hostname or "", place.port or 0))
+
+
+@pytest.fixture(name="env")
+def make_env(tmp_path: Path) -> Env:
+    """scripts/env of a user with an empty home, in a shell that knows nothing."""
+    return lambda *words, **more: shell('scripts/env "$@"', tmp_path, *words, **more)
+
+
+def shell(script: str, home: Path, *words: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    own = ("PROXMOX_", "PULUMI_", "HERMES_", "PVELAB_", "XDG_", "SSL_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *words],
+        cwd=ROOT,
+        env={**environment, "HOME": str(home), "HERMES_TOOLCHAIN": os.environ.get("HERMES_TOOLCHAIN", ""), **more},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def begun(env: Env, node: LabServer, *words: str) -> subprocess.CompletedProcess[str]:
+    token = f"{node.seed_access().api_token}\n"
+    return env(*words, "init", node.endpoint, "--fingerprint", fingerprint(node), given=token)
+
+
+def variables(home: Path, **more: str) -> dict[str, str]:
+    """A shell's environment after `eval`."""
+    done = shell('eval "$(scripts/env)" && env', home, **more)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+@pytest.fixture(scope="module", name="seed")
+def make_seed(node: LabServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a user who has run `init`."""
+    home = tmp_path_factory.mktemp("seed")
+    done = begun(lambda *words, **more: shell('scripts/env "$@"', home, *words, **more), node)
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+@pytest.fixture(name="user")
+def make_user(seed: Path, tmp_path: Path) -> Path:
+    """A copy of that home."""
+    return shutil.copytree(seed, tmp_path, dirs_exist_ok=True)
+
+
+def test_a_shell_gets_all_that_pulumi_needs_and_no_other_user_a_secret(
+    env: Env, node: LabServer, tmp_path: Path
+) -> None:
+    token = node.seed_access().api_token
+    made = begun(env, node)
+    assert made.returncode == 0, made.stderr
+    home = tmp_path / ".config" / "hermes-homelab"
+
+    lines = env()
+    secret = token.partition("=")[2]
+    assert secret not in made.stdout + made.stderr + lines.stdout + lines.stderr
+    found = variables(tmp_path)
+    assert found["PROXMOX_VE_API_TOKEN"] == token
+    assert found["PROXMOX_VE_ENDPOINT"] == node.endpoint.rstrip("/")
+    assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/.local/state/hermes-homelab"
+    assert found["PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"] == "true"
+    assert found["PATH"].split(":")[0] == str(ROOT / ".cache" / "pulumi-cli" / "bin")
+    assert len(Path(found["PULUMI_CONFIG_PASSPHRASE_FILE"]).read_text().strip()) >= 32
+    assert env("check").returncode == 0
+
+    closed = [home, tmp_path / ".local" / "state" / "hermes-homelab"]
+    closed += [home / name for name in ("env", "token", "passphrase")]
+    assert {file.stat().st_mode & 0o077 for file in closed} == {0}
+
+
+@pytest.mark.usefixtures("user")
+def test_a_second_init_keeps_the_passphrase_and_asks_for_nothing(env: Env, tmp_path: Path) -> None:
+    file = tmp_path / ".config" / "hermes-homelab" / "env"
+    file.write_text(f"{file.read_text()}HERMES_SSH_KEY_FILE='~/.ssh/a key'\n")
+    before = variables(tmp_path)
+    assert before["HERMES_SSH_KEY_FILE"] == f"{tmp_path}/.ssh/a key"
+    again = env("init")
+    assert again.returncode == 0, again.stderr
+    assert variables(tmp_path) == before
+
+
+def test_a_shell_that_was_pointed_at_the_lab_leaves_it_wholly(user: Path) -> None:
+    lab = {
+        "HERMES_LAB_DIR": "/lab",
+        "HERMES_SSH_KEY_FILE": "/lab/key",
+        "PULUMI_OPTION_CONFIG_FILE": "/lab/stacks.yaml",
+        "PULUMI_CONFIG_PASSPHRASE": "another",
+        "PROXMOX_VE_NODE": "pve2",
+        "PVELAB_SUBNET": "10.0.0.0/24",
+    }
+    found = variables(user, **lab)
+    assert not lab.keys() & found.keys()
+
+
+def test_what_cannot_be_evaluated_leaves_the_shell_as_it_was(tmp_path: Path) -> None:
+    done = shell('eval "$(scripts/env)"; echo "$? ${PROXMOX_VE_ENDPOINT-unset}"', tmp_path)
+    assert done.stdout == "1 unset\n"
+    assert "do:   scripts/env init https://NODE:8006" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda home: (home / "env").unlink(), "scripts/env init https://NODE:8006"),
+        (lambda home: (home / "token").unlink(), "the API token is not there"),
+        (lambda home: (home / "token").chmod(0o640), "chmod go= "),
+        (lambda home: home.chmod(0o755), "chmod go= "),
+        (lambda home: (home / "token").write_text("pulumi@pve!hermes\n"), "must have the form USER@REALM!NAME=UUID"),
+        (lambda home: (home / "passphrase").write_text(""), "no state can be read"),
+        (lambda home: (home / "ca.pem").unlink(), "must be a readable file of PEM certificates"),
+        (lambda home: without(home, "PULUMI_BACKEND_URL"), "login at Pulumi Cloud"),
+        (lambda home: without(home, "PROXMOX_VE_ENDPOINT"), "the address of the Proxmox API is needed"),
+        (lambda home: added(home, "PROXMOX_VE_API_TOKEN=x@pve!y=z"), "does not belong in"),
+        (lambda home: (home.parents[1] / ".local/state/hermes-homelab").rmdir(), "the folder is not there"),
+    ],
+)
+def test_what_is_missing_is_told_with_its_remedy(
+    user: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], object], told: str
+) -> None:
+    monkeypatch.setenv("HOME", str(user))
+    home = Home.of("", {})
+    assert list(faults_of(home, home.values())) == []
+    spoil(home.folder)
+    [fault] = faults_of(home, home.values())
+    assert told in str(fault)
+    assert fault.remedy
+    assert "x@pve!y=z" not in str(fault)
+
+
+def without(home: Path, name: str) -> None:
+    file = home / "env"
+    file.write_text(re.sub(rf"^{name}=.*\n", "", file.read_text(), flags=re.MULTILINE))
+
+
+def added(home: Path, line: str) -> None:
+    file = home / "env"
+    file.write_text(f"{file.read_text()}{line}\n")
+
+
+def test_nothing_is_written_before_the_node_has_taken_the_token(env: Env, node: LabServer, tmp_path: Path) -> None:
+    wrong = f"{node.seed_access().api_token[:-1]}0\n"
+    right = fingerprint(node)
+    other = right[:-2] + ("00" if right[-2:] != "00" else "11")
+    refused = [
+        env("init", node.endpoint, "--fingerprint", right, given=wrong),
+        env("init", node.endpoint, "--fingerprint", other, given=wrong),
+        env("init", "http://192.0.2.1", given=wrong),
+        env("init", node.endpoint, given=wrong),
+        env("init"),
+    ]
+    told = ["401", "another fingerprint", "write it like https://", "Use --fingerprint, or --ca-file", "scripts/env"]
+    for done, text in zip(refused, told, strict=True):
+        assert done.returncode == 1
+        assert text in done.stderr
+        assert wrong.strip() not in done.stderr
+    assert not (tmp_path / ".config" / "hermes-homelab" / "token").exists()
+    assert not (tmp_path / ".config" / "hermes-homelab" / "env").exists()
+
+
+def test_a_state_without_its_passphrase_gets_no_new_one(env: Env, node: LabServer, tmp_path: Path) -> None:
+    (tmp_path / ".local/state/hermes-homelab/.pulumi/stacks").mkdir(parents=True)
+    done = begun(env, node)
+    assert done.returncode == 1
+    assert "A new passphrase could not read it" in done.stderr
+    # Where earlier versions of the README had it made.
+    (tmp_path / ".local/state/hermes-homelab.passphrase").write_text("of old\n")
+    (tmp_path / ".local/state/hermes-homelab.passphrase").chmod(0o600)
+    assert begun(env, node).returncode == 0
+    assert variables(tmp_path)["PULUMI_CONFIG_PASSPHRASE_FILE"].endswith(".local/state/hermes-homelab.passphrase")
+
+
+@pytest.mark.usefixtures("user")
+def test_a_node_that_does_not_answer_is_told_after_one_attempt(env: Env, node: LabServer, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    file = tmp_path / ".config" / "hermes-homelab" / "env"
+    file.write_text(file.read_text().replace(str(urlsplit(node.endpoint).port), str(port)))
+    done = env("check")
+    assert done.returncode == 1
+    assert f"https://127.0.0.1:{port} did not answer GET /version" in done.stderr
+
+
+def test_two_nodes_are_kept_apart_by_a_name(env: Env, node: LabServer, tmp_path: Path) -> None:
+    assert begun(env, node, "--name", "work").returncode == 0
+    assert (tmp_path / ".config" / "hermes-homelab-work" / "token").exists()
+    assert env().returncode == 1
+    lines = env("--name", "work").stdout
+    assert f"PULUMI_BACKEND_URL=file://{tmp_path}/.local/state/hermes-homelab-work" in lines
+    assert env("--name", "../x").returncode == 2
