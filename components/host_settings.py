@@ -24,6 +24,6 @@ def node_ssh_of(stack: CattleStack) -> NodeSsh | None:
 def host_mounts_of(stack: CattleStack) -> tuple[HostMount, ...]:
     """The cattle's folders of the node; one without an owner is the agent's user's."""
     return tuple(
-        HostMount(mount.source, mount.path, stack.agent_uid if mount.owner is None else mount.owner, mount.read_only)
+        HostMount(mount.source, mount.path, stack.owner_of(mount), mount.read_only)
         for mount in stack.cattle.host_mounts
     )

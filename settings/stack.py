@@ -33,6 +33,7 @@ from settings.section import (
     Reading,
     Section,
     broken_rules,
+    default_of,
     is_secret,
     is_tree,
     own_settings,
@@ -106,7 +107,11 @@ class CattleStack(Stack):
     @property
     def agent_uid(self) -> int:
         """Whose the folders of the node are; without an agent, its usual user's."""
-        return int(ServiceSettings.model_fields["uid"].default)
+        return int(default_of(ServiceSettings, "uid"))
+
+    def owner_of(self, mount: HostMountSettings) -> int:
+        """Whose a folder of the node is in the cattle."""
+        return self.agent_uid if mount.owner is None else mount.owner
 
 
 class AgentStack(CattleStack):
