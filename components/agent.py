@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pulumi_command as command
-from pydantic import BaseModel
 
 from components.access import Access
 from components.explanation import differing_keys
-from components.host_settings import host_mounts_of
-from components.phase import Phase, PhaseName
+from components.phase import Phase
 from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import CONTAINER_UNIT, GATEWAY
-from provisioning.guest.releases import ever_read_from_home
-from provisioning.models import (
-    AgentInputs,
-    ApiServer,
-    BaselineInputs,
-    ConfigureInputs,
-    ContainerInputs,
-    Dashboard,
-    DockerInputs,
-    ModelEndpoint,
-    NodeFolder,
-    OidcClient,
-    Service,
-    VerifyInputs,
-)
 from provisioning.phases import (
     NOT_OF_THE_BUILD,
+    Built,
+    PhasePlan,
     overridden,
     pinned_config,
-    probe_of,
     render_agent,
+    render_baseline,
     render_configure,
+    render_verify,
 )
 from provisioning.ssh import private_key_text
-from settings.agent import BareMetalAgent, DockerAgent
+from settings.agent import DockerAgent
 from settings.stack import AgentStack
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)
@@ -66,167 +53,50 @@ STATE_OF_CONTAINER = asks_state(
     f"scripts/agent ssh systemctl start {CONTAINER_UNIT}",
 )
 NEW_BUILD = "/opt/hermes/new-build"
-_UV = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
 
 
-def baseline_inputs(stack: AgentStack) -> BaselineInputs:
-    agent = stack.agent
-    # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
-    edits = isinstance(agent, DockerAgent) and bool(
-        agent.declared.fallback_models or ever_read_from_home() & agent.declared.config.keys()
-    )
-    editor = ("python3-ruamel.yaml",) if edits else ()
-    return BaselineInputs(**account(stack), extra_packages=(*agent.service.extra_packages, *editor))
-
-
-def account(stack: AgentStack) -> dict[str, Any]:
-    """Who the agent is in the cattle, and where its data lies: the same for baseline and configure."""
-    service = stack.agent.service
-    return {
-        "home": stack.home,
-        "home_on_root": stack.cattle.home_on_root,
-        "user": service.user,
-        "group": service.group,
-        "uid": service.uid,
-        "gid": service.gid,
-        "state_directory": service.state_directory or None,
-        "working_directory": service.working_directory or None,
-    }
-
-
-def build_of(agent: BareMetalAgent | DockerAgent) -> tuple[PhaseName, BaseModel]:
-    """What the agent phase makes, and the name of its kind."""
-    if isinstance(agent, DockerAgent):
-        return PhaseName.DOCKER, DockerInputs(
-            backend=agent.container.backend,
-            image=agent.container.image,
-            version=agent.version,
-            insecure_registries=tuple(agent.container.insecure_registries),
-            registry_ca=agent.model.authorities or None,
-        )
-    return PhaseName.AGENT, agent_inputs(agent)
-
-
-def agent_inputs(agent: BareMetalAgent) -> AgentInputs:
-    return AgentInputs(
-        source=agent.install.source,
-        version=agent.version,
-        git_url=agent.install.repository,
-        git_tag=agent.install.tag,
-        git_commit=agent.install.commit,
-        web_ui="build" if agent.builds_web_ui else "prebuilt",
-        python_mirror=agent.install.python_mirror,
-        extra_python_packages=tuple(agent.service.extra_python_packages),
-        user=agent.service.user,
-        uv_binary=str(_UV) if _UV.exists() else None,
-    )
-
-
-def configure_inputs(stack: AgentStack, installed: Mapping[str, Any] | None = None) -> ConfigureInputs:
-    """``installed``: what the agent phase reports; None before it has run."""
-    found = installed or {}
-    agent, declared, dashboard = stack.agent, stack.agent.declared, stack.agent.dashboard
-    container = None
-    if isinstance(agent, DockerAgent):
-        container = ContainerInputs(
-            backend=agent.container.backend,
-            image=agent.container.image,
-            volumes=stack.bind_mounts,
-            options=agent.container.extra_options,
-            published_ip=agent.container.published_ip,
-        )
-    return ConfigureInputs(
-        **account(stack),
-        container=container,
-        writable=stack.writable,
-        stack=stack.name,
-        service=Service(
-            args=tuple(agent.service.extra_args),
-            restart=agent.service.restart,
-            restart_seconds=agent.service.restart_seconds,
-        ),
-        ca_certificates=agent.model.authorities,
-        # In Docker mode it is the image, which the guest knows.
-        agent_directory=None if container else found.get("directory"),
-        unfinished_update=found.get("unfinished_update"),
-        backups_kept=agent.service.backups_kept,
-        model=ModelEndpoint(
-            provider=agent.model.provider,
-            base_url=agent.model.url or None,
-            name=agent.model.name,
-            api_key=agent.model.key or None,
-        ),
-        settings=declared.config,
-        managed=declared.managed,
-        environment=agent.environment,
-        secret_environment=agent.secret_environment,
-        documents=declared.documents,
-        auth_file=declared.auth_file or None,
-        auth_file_overwrite=declared.auth_file_overwrite,
-        api_server=ApiServer(
-            enabled=agent.api.enabled, host=agent.api.host, port=agent.api.port, key=agent.api.key or None
-        ),
-        dashboard=Dashboard(
-            enabled=dashboard.enabled,
-            host=agent.dashboard_listens_on,
-            port=dashboard.port,
-            username=dashboard.user,
-            password=dashboard.password or None,
-            password_hash=dashboard.password_hash or None,
-            oidc=OidcClient(
-                issuer=dashboard.oidc_issuer,
-                client_id=dashboard.oidc_client_id,
-                client_secret=dashboard.oidc_client_secret or None,
-                scopes=dashboard.oidc_scopes,
-            )
-            if dashboard.oidc_issuer
-            else None,
-            public_url=dashboard.public_url,
-            trusted_proxies=tuple(dashboard.trusted_proxies),
-        ),
-    )
+def own_uv() -> Path | None:
+    """The uv that set-up has put into this checkout, for the guest; None where there is none: the guest fetches one."""
+    path = Path(__file__).resolve().parents[1] / ".cache" / "uv" / "bin" / "uv"
+    return path if path.exists() else None
 
 
 def warnings_of(stack: AgentStack) -> list[str]:
     """What is allowed and may not be meant: said in every preview."""
-    configure = configure_inputs(stack)
-    lost = overridden(configure.settings, pinned_config(configure))
-    source = stack.agent.declared.config_key
+    declared = stack.agent.declared
     return [
         *stack.agent.warnings(),
-        *(f"{source}.{key} has no effect: an option of its own sets it" for key in lost),
+        *(
+            f"{declared.config_key}.{key} has no effect: an option of its own sets it"
+            for key in overridden(declared.config, pinned_config(stack))
+        ),
     ]
 
 
-def verify_inputs(stack: AgentStack, configuration: str = "") -> VerifyInputs:
-    folders = tuple(
-        NodeFolder(path=mount.path, owner=mount.owner, read_only=mount.read_only) for mount in host_mounts_of(stack)
-    )
-    return probe_of(configure_inputs(stack)).model_copy(
-        update={"configuration": configuration, "version": stack.agent.version, "folders": folders}
-    )
+class Plans:
+    """The phases' plans of a stack, each rendered once for the same outputs of an earlier phase."""
 
+    def __init__(self, stack: AgentStack) -> None:
+        self._in_docker = isinstance(stack.agent, DockerAgent)
+        self.baseline = render_baseline(stack)
+        self.agent = render_agent(stack.agent, own_uv())
+        self.configure = cache(partial(render_configure, stack))
+        self.verify = cache(partial(render_verify, stack))
 
-def foreseen(stack: AgentStack, installed: Mapping[str, Any]) -> dict[str, tuple[PhaseName, BaseModel]]:
-    """Each phase's inputs as far as they are known before any has run, by the end of its resource's name.
+    def foreseen(self, installed: Mapping[str, Any]) -> dict[str, PhasePlan]:
+        """Each plan as far as it is known before any phase has run, by the end of its resource's name.
 
-    ``installed``: the agent phase's outputs in the state. Where it is going to build, NEW_BUILD stands for the folder.
-    """
-    results: Mapping[str, Any] = installed.get("results") or {}
-    name, build = build_of(stack.agent)
-    if (
-        isinstance(build, AgentInputs)
-        and set(differing_keys(installed.get("declared") or {}, render_agent(build).declared)) - NOT_OF_THE_BUILD
-    ):
-        results = {"directory": NEW_BUILD}
-    configure = configure_inputs(stack, results)
-    digest = render_configure(configure).digest
-    return {
-        "baseline": (PhaseName.BASELINE, baseline_inputs(stack)),
-        "agent": (name, build),
-        "configure": (PhaseName.CONFIGURE, configure),
-        "verify": (PhaseName.VERIFY, verify_inputs(stack, configuration=digest)),
-    }
+        ``installed``: the agent phase's outputs in the state. Where it is going to build, NEW_BUILD stands for the
+        folder.
+        """
+        built = Built.of(installed.get("results") or {})
+        if not self._in_docker and (
+            set(differing_keys(installed.get("declared") or {}, self.agent.declared)) - NOT_OF_THE_BUILD
+        ):
+            built = Built(NEW_BUILD)
+        configure = self.configure(built)
+        verify = self.verify(configure.digest)
+        return {"baseline": self.baseline, "agent": self.agent, "configure": configure, "verify": verify}
 
 
 class HermesAgent(pulumi.ComponentResource):
@@ -251,22 +121,20 @@ class HermesAgent(pulumi.ComponentResource):
         """``before``: the phases' outputs in the state, by the resource's name."""
         super().__init__("hermes-homelab:components:HermesAgent", name, {}, opts)
 
-        known = before or {}
-        inputs = foreseen(stack, known.get(f"{name}-agent") or {})
+        known, plans = before or {}, Plans(stack)
+        foreseen = plans.foreseen(known.get(f"{name}-agent") or {})
 
-        def phase(which: str, *after: pulumi.Resource, given: pulumi.Output[BaseModel] | None = None) -> Phase:
-            renders, known_inputs = inputs[which]
+        def phase(which: str, *after: pulumi.Resource, plan: pulumi.Output[PhasePlan] | None = None) -> Phase:
             return Phase(
                 f"{name}-{which}",
-                renders,
-                pulumi.Output.from_input(known_inputs) if given is None else given,
+                foreseen[which] if plan is None else plan,
                 guest=guest,
                 host=access.address,
                 host_key=access.host_key,
                 hardware_address=access.incarnation,
                 private_key_file=stack.ssh_private_key_file,
                 before=known.get(f"{name}-{which}"),
-                foreseen=known_inputs,
+                foreseen=foreseen[which],
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[access, *after], replace_with=replace_with),
             )
 
@@ -275,14 +143,10 @@ class HermesAgent(pulumi.ComponentResource):
         baseline = phase("baseline")
         install = phase("agent", baseline)
         configure = phase(
-            "configure", install, given=install.results.apply(lambda found: configure_inputs(stack, found))
+            "configure", install, plan=install.results.apply(lambda found: plans.configure(Built.of(found)))
         )
         configure.results.apply(self._warn_of_unknown)
-        verify = phase(
-            "verify",
-            configure,
-            given=configure.digest.apply(lambda digest: verify_inputs(stack, configuration=digest)),
-        )
+        verify = phase("verify", configure, plan=configure.digest.apply(plans.verify))
         login = self._login(
             name,
             asks=STATE_OF_CONTAINER if isinstance(stack.agent, DockerAgent) else STATE_OF_SERVICE,

@@ -1,67 +1,26 @@
 """A phase of provisioning as a resource: what is declared, and when it was last carried out.
 
-A phase runs again when the digest of its scripts and inputs changes, and when its guest
-was made anew; nothing else opens an SSH connection. Its inputs are stored encrypted,
-what the preview shows (``declared``) holds no secret, and neither do its outputs.
+A phase runs again when the digest of its plan changes, and when its guest was made
+anew; nothing else opens an SSH connection. Its plan is made in the program and stored
+encrypted: the provider only runs it. What the preview shows (``declared``) holds no
+secret, and neither do its outputs.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Mapping
 from typing import Any
 
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
-from pydantic import BaseModel
 
 from components.access import card_of
 from components.dynamic import Props, Provider, changed, diff_of, progress
 from components.explanation import explain
-from provisioning.models import AgentInputs, BaselineInputs, ConfigureInputs, DockerInputs, VerifyInputs
-from provisioning.phases import (
-    PhasePlan,
-    render_agent,
-    render_baseline,
-    render_configure,
-    render_docker,
-    render_verify,
-    run_phase,
-)
+from provisioning.phases import PhasePlan, run_phase
 from provisioning.ssh import HostKey, SshTarget
-from settings.section import shown
 
 PHASE_SECONDS = 1800.0
-
-
-class PhaseName(StrEnum):
-    BASELINE = "baseline"
-    AGENT = "agent"
-    DOCKER = "docker"  # takes the place of agent
-    CONFIGURE = "configure"
-    VERIFY = "verify"
-
-
-_Render = Callable[[Any], PhasePlan]
-_PHASES: dict[PhaseName, tuple[type[BaseModel], _Render]] = {
-    PhaseName.BASELINE: (BaselineInputs, render_baseline),
-    PhaseName.AGENT: (AgentInputs, render_agent),
-    PhaseName.DOCKER: (DockerInputs, render_docker),
-    PhaseName.CONFIGURE: (ConfigureInputs, render_configure),
-    PhaseName.VERIFY: (VerifyInputs, render_verify),
-}
-
-
-def inputs_as_json(inputs: BaseModel) -> str:
-    """A phase's inputs with their secrets: only for a Pulumi secret."""
-    return json.dumps(shown(inputs, lambda _, secret: secret), sort_keys=True)
-
-
-def plan_of(phase: PhaseName, inputs: str) -> PhasePlan:
-    """The plan of a phase from its inputs as JSON."""
-    model, render = _PHASES[phase]
-    return render(model.model_validate_json(inputs))
 
 
 class _PhaseProvider(Provider):
@@ -72,7 +31,7 @@ class _PhaseProvider(Provider):
             private_key_file=props["private_key_file"],
             card=card_of(props["guest"], props.get("hardware_address")),
         )
-        plan = plan_of(PhaseName(props["phase"]), props["inputs"])
+        plan = PhasePlan.from_json(props["plan"])
         result = run_phase(target, plan, on_line=progress, timeout_s=PHASE_SECONDS)
         return {
             "phase": props["phase"],
@@ -104,8 +63,7 @@ class Phase(Resource, module="guest", name="Phase"):
     def __init__(
         self,
         resource_name: str,
-        phase: PhaseName,
-        inputs: pulumi.Output[BaseModel],
+        plan: pulumi.Input[PhasePlan],
         *,
         guest: pulumi.Input[str],
         host: pulumi.Input[str],
@@ -113,41 +71,30 @@ class Phase(Resource, module="guest", name="Phase"):
         hardware_address: pulumi.Input[str],
         private_key_file: str,
         before: Mapping[str, Any] | None = None,
-        foreseen: BaseModel | None = None,
+        foreseen: PhasePlan,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """``before``: this phase's outputs in the state, None where there are none: what has changed is told.
 
-        ``foreseen``: the inputs as far as they can be known now; a preview does not know ``inputs`` that hang on a
-        phase that is to run.
+        ``foreseen``: the plan as far as it can be known now; a preview does not know a ``plan`` that hangs on a phase
+        that is to run.
         """
-        as_json: pulumi.Output[str] = inputs.apply(inputs_as_json)
-        plan = pulumi.Output.unsecret(as_json.apply(lambda text: _shown(phase, text)))
+        made: pulumi.Output[PhasePlan] = pulumi.Output.from_input(plan)
+        as_json: pulumi.Output[str] = made.apply(PhasePlan.as_json)
         secret: pulumi.Output[str] = pulumi.Output.secret(as_json)
         props = {
-            "phase": str(phase),
+            "phase": foreseen.name,
             "guest": guest,
             "host": host,
             "host_key": host_key,
             "hardware_address": hardware_address,
             "private_key_file": private_key_file,
-            "declared": plan.apply(lambda shown: shown[0]),
-            "digest": plan.apply(lambda shown: shown[1]),
-            "inputs": secret,
+            "declared": pulumi.Output.unsecret(made.apply(lambda plan: plan.declared)),
+            "digest": pulumi.Output.unsecret(made.apply(lambda plan: plan.digest)),
+            "plan": secret,
             "results": None,
             "seconds": None,
         }
         super().__init__(_PhaseProvider(), resource_name, props, opts)
-        if before and foreseen and (cause := cause_of(resource_name, phase, before, foreseen)):
+        if before and (cause := explain(resource_name, before, foreseen.declared, foreseen.digest)):
             pulumi.log.info(cause, self)
-
-
-def cause_of(name: str, phase: PhaseName, before: Mapping[str, Any], inputs: BaseModel) -> str | None:
-    """Why a phase with these inputs runs again, and what restarts; None when it does not. ``name``: the resource's."""
-    return explain(name, before, *_shown(phase, inputs_as_json(inputs)))
-
-
-def _shown(phase: PhaseName, inputs: str) -> Sequence[Any]:
-    """What may be seen of a plan: its declared values and its digest (both free of secrets)."""
-    plan = plan_of(phase, inputs)
-    return [plan.declared, plan.digest]

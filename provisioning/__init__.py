@@ -2,7 +2,7 @@
 
 key = wait_for_ssh("192.0.2.5", private_key_file="~/.ssh/id_ed25519")
 target = SshTarget("192.0.2.5", key, private_key_file="~/.ssh/id_ed25519")
-result = run_phase(target, render_baseline(BaselineInputs()), on_line=print)
+result = run_phase(target, render_baseline(stack), on_line=print)
 """
 
 from provisioning.errors import (
@@ -18,17 +18,8 @@ from provisioning.errors import (
     SshUnreachable,
     WrongMachine,
 )
-from provisioning.models import (
-    AgentInputs,
-    ApiServer,
-    BaselineInputs,
-    ConfigureInputs,
-    Dashboard,
-    ModelEndpoint,
-    OidcClient,
-    VerifyInputs,
-)
 from provisioning.phases import (
+    Built,
     PhasePlan,
     PhaseResult,
     render_agent,
@@ -40,16 +31,10 @@ from provisioning.phases import (
 from provisioning.ssh import Card, HostKey, SshTarget, learn_host_key, wait_for_ssh
 
 __all__ = [
-    "AgentInputs",
-    "ApiServer",
-    "BaselineInputs",
+    "Built",
     "Card",
-    "ConfigureInputs",
-    "Dashboard",
     "HostKey",
     "HostKeyMismatch",
-    "ModelEndpoint",
-    "OidcClient",
     "PhaseError",
     "PhaseFailed",
     "PhaseLost",
@@ -62,7 +47,6 @@ __all__ = [
     "SshError",
     "SshTarget",
     "SshUnreachable",
-    "VerifyInputs",
     "WrongMachine",
     "learn_host_key",
     "render_agent",

@@ -18,7 +18,8 @@ from provisioning.guest.backend import PODMAN_NETWORK
 from provisioning.guest.common import IDENTITY_LABEL, STOP_S
 from provisioning.guest.inputs import Container, Port
 from provisioning.guest.walls import DATA_MOUNT
-from provisioning.models import ConfigureInputs, ContainerInputs
+from settings.agent import DockerAgent
+from settings.stack import AgentStack
 
 PROJECT = "hermes"
 DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")
@@ -42,40 +43,41 @@ NETWORK = {"docker": "bridge", "podman": PODMAN_NETWORK}
 """A bridge of the engine's, and none of compose's: its MTU follows that of the guest's network card."""
 
 
-def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, Any]:
+def service(stack: AgentStack, agent: DockerAgent) -> dict[str, Any]:
     """The one service of the project, in compose's own keys, without its identity label. Holds no secret."""
-    writable = [volume.target for volume in container.volumes if not volume.read_only]
+    container, volumes, dashboard = agent.container, stack.bind_mounts, agent.dashboard
+    writable = [volume.target for volume in volumes if not volume.read_only]
     environment = {
         # Read by the image before Python starts, so they have no effect in the managed .env (facts hermes 1).
         "PATH": PATH,
-        "HERMES_UID": str(inputs.uid),
-        "HERMES_GID": str(inputs.gid),
+        "HERMES_UID": str(agent.service.uid),
+        "HERMES_GID": str(agent.service.gid),
         "HERMES_MANAGED": "pulumi",
         # As bare-metal: the file in the home is the user's, and migrating it drops their comments.
         "HERMES_SKIP_CONFIG_MIGRATION": "1",
         "HERMES_DISABLE_LAZY_INSTALLS": "1",
         # The image allows the file tools its data folder only; what was mounted for the agent's use is for its use.
-        "HERMES_WRITE_SAFE_ROOT": ":".join([DATA, inputs.home, *writable]),
+        "HERMES_WRITE_SAFE_ROOT": ":".join([DATA, stack.home, *writable]),
     }
     published = container.published_ip
     # On loopback always: `verify` and `scripts/agent` find the API where it is in bare-metal mode.
     addresses = [published] if reach(published) == LOOPBACK else [LOOPBACK, published]
-    ports = [_port(address, inputs.api_server.port) for address in addresses]
-    if inputs.dashboard.enabled:
+    ports = [_port(address, agent.api.port) for address in addresses]
+    if dashboard.enabled:
         environment |= {
             "HERMES_DASHBOARD": "1",
-            "HERMES_DASHBOARD_HOST": inputs.dashboard.host,
-            "HERMES_DASHBOARD_PORT": str(inputs.dashboard.port),
+            "HERMES_DASHBOARD_HOST": agent.dashboard_listens_on,
+            "HERMES_DASHBOARD_PORT": str(dashboard.port),
         }
-        ports.append(_port(published, inputs.dashboard.port))
+        ports.append(_port(published, dashboard.port))
     authorities: list[Any] = []
-    if inputs.ca_certificates:
+    if agent.model.authorities:
         authorities.append(_bind(CA_BUNDLE, CA_BUNDLE, read_only=True))
         environment |= {
             "SSL_CERT_FILE": CA_BUNDLE,
             "REQUESTS_CA_BUNDLE": CA_BUNDLE,
             # The bundle is replaced, not rewritten, when it changes: only a new container would see that.
-            "HERMES_STACK_AUTHORITIES": inputs.ca_digest,
+            "HERMES_STACK_AUTHORITIES": ca_digest(agent.model.authorities),
         }
     ours: dict[str, Any] = {
         "image": container.image,
@@ -96,15 +98,15 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
             # A part of its path is the agent's to rename: the guest mounts it where nothing is.
             _bind(DATA_MOUNT, DATA),
             # The same path as outside, so that what the settings name exists in both modes.
-            _bind(inputs.home, inputs.home),
+            _bind(stack.home, stack.home),
             # Files, not the folder: newer images own files in /etc/hermes (facts hermes 2).
             *(_bind(f"/etc/hermes/{name}", f"/etc/hermes/{name}", read_only=True) for name in MANAGED_FILES),
             *authorities,
-            *(_bind(volume.source, volume.target, read_only=volume.read_only) for volume in container.volumes),
+            *(_bind(volume.source, volume.target, read_only=volume.read_only) for volume in volumes),
         ],
         # The main process is a heartbeat that lives on when the gateway is down: without this it would look well.
         "healthcheck": {
-            "test": ["CMD", "python3", "-I", "-c", _probe(inputs.api_server.port)],
+            "test": ["CMD", "python3", "-I", "-c", _probe(agent.api.port)],
             "interval": "10s",
             "timeout": "8s",
             "retries": 3,
@@ -113,7 +115,7 @@ def service(inputs: ConfigureInputs, container: ContainerInputs) -> dict[str, An
         "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
         "shm_size": "1gb",
     }
-    extra = dict(container.options)
+    extra = dict(container.extra_options)
     ours["ports"] += extra.pop("ports", [])
     ours["environment"] |= extra.pop("environment", {})
     for name in ADDED:
@@ -134,11 +136,15 @@ def compose_file(definition: Mapping[str, Any]) -> str:
     return f"# Written by the stack; changes by hand are overwritten.\n{body}"
 
 
-def container_parameters(
-    inputs: ConfigureInputs, container: ContainerInputs, definition: Mapping[str, Any]
-) -> Container:
+def ca_digest(certificates: str) -> str:
+    """Changes with agentCaFile, for what reads it at its start only; empty without any."""
+    return hashlib.sha256(certificates.encode()).hexdigest()[:16] if certificates else ""
+
+
+def container_parameters(stack: AgentStack, agent: DockerAgent, definition: Mapping[str, Any]) -> Container:
     """What the guest has to know besides compose.yaml: ports to prove free, folders to prove there."""
-    names = {inputs.api_server.port: "API server", inputs.dashboard.port: "dashboard"}
+    container = agent.container
+    names = {agent.api.port: "API server", agent.dashboard.port: "dashboard"}
     return Container(
         identity=identity(definition),
         backend=container.backend,
@@ -148,8 +154,8 @@ def container_parameters(
             for port in definition["ports"]
             if isinstance(port, Mapping) and port.get("target") in names and "host_ip" in port
         ),
-        sources=tuple(volume.source for volume in container.volumes),
-        limit_memory=not {"mem_limit", "memswap_limit"} & set(container.options),
+        sources=tuple(volume.source for volume in stack.bind_mounts),
+        limit_memory=not {"mem_limit", "memswap_limit"} & set(container.extra_options),
     )
 
 

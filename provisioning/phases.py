@@ -1,7 +1,7 @@
-"""The phases, as pure functions: inputs in, a plan out. Nothing here touches the network.
+"""The phases, as pure functions: settings in, a plan out. Nothing here touches the network.
 
-A plan's digest covers scripts, templates and inputs: it is what decides whether a phase runs again. Secrets enter it
-through scrypt only, because the digest is stored in clear.
+A plan's digest covers scripts, templates and what the guest gets of the settings: it is what decides whether a phase
+runs again. Secrets enter it through scrypt only, because the digest is stored in clear.
 """
 
 from __future__ import annotations
@@ -16,30 +16,25 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from provisioning.compose import compose_file, container_parameters, identity, service
+from provisioning.compose import ca_digest, compose_file, container_parameters, identity, service
 from provisioning.guest import inputs as guest
 from provisioning.guest.common import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, LIBRARY, STOP_S
 from provisioning.guest.home import Document
-from provisioning.guest.inputs import ApiServer, Build, Configure, Container, Engine, Facts, Probe, as_json, of
+from provisioning.guest.inputs import ApiServer, Build, Configure, Container, Engine, Facts, Folder, Probe, as_json
 from provisioning.guest.releases import ever_read_from_home
 from provisioning.guest.services import wanted_state
 from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
-from provisioning.models import (
-    AgentInputs,
-    BaselineInputs,
-    ConfigureInputs,
-    Dashboard,
-    DockerInputs,
-    VerifyInputs,
-    document_place,
-)
 from provisioning.ssh import OnLine, SshTarget, connect
+from settings.agent import BareMetalAgent, DockerAgent
+from settings.agent.dashboard import DashboardSettings
 from settings.agent.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
+from settings.agent.service import ServiceSettings
 from settings.kinds import USERS_GROUP
+from settings.section import default_of, shown
 from settings.section import secrets as secrets_of
-from settings.section import shown
+from settings.stack import AgentStack
 
 READ_AT_START = "read_at_start"
 """The part of `declared` that tells which service would start anew."""
@@ -47,12 +42,18 @@ READ_AT_START = "read_at_start"
 AUTH_FILE = "auth.json"
 """The name under which its content travels among the secrets; no variable can be called so."""
 
+EXTRAS = ("all", "messaging")
+"""What is installed of the agent's optional dependencies."""
+
+PROMPT, EXPECTED = "Reply with the word HERMES-OK and nothing else.", "HERMES-OK"
+"""What verify asks the model, and what has to be in its answer."""
+
 VARIABLES_OF_SECRETS = {
     "model.api_key": MODEL_API_KEY_VARIABLE,
     "api_server.key": "API_SERVER_KEY",
     "dashboard.oidc.client_secret": OIDC_SECRET_VARIABLE,
 }
-"""By its path in the inputs: the variable that the agent reads a secret from."""
+"""By its path in what is declared: the variable that the agent reads a secret from."""
 
 BACKUPS_PATH = f"{LIBRARY}/backups"
 
@@ -90,6 +91,35 @@ class PhasePlan:
     def job(self) -> Job:
         return Job(self.name, self.digest, self.files, self.secrets, self.large_files, self.fresh)
 
+    def as_json(self) -> str:
+        """All of it, with the secrets: only for a Pulumi secret. This program's own files are named, not carried."""
+        own = _own_files()
+        return json.dumps(
+            {
+                "name": self.name,
+                "files": {
+                    file.path: None if own.get(file.path) == file else [file.content.decode(), file.mode]
+                    for file in self.files
+                },
+                "declared": self.declared,
+                "digest": self.digest,
+                "secrets": dict(self.secrets),
+                "large_files": [[str(file.local), file.sha256] for file in self.large_files],
+                "fresh": self.fresh,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> PhasePlan:
+        """What `as_json` has written, by the same program."""
+        given, own = json.loads(text), _own_files()
+        files = tuple(
+            own[path] if file is None else PayloadFile(path, file[0].encode(), file[1])
+            for path, file in given.pop("files").items()
+        )
+        large = tuple(LargeFile(Path(local), sha256) for local, sha256 in given.pop("large_files"))
+        return cls(files=files, large_files=large, **given)
+
 
 @dataclass(frozen=True)
 class PhaseResult:
@@ -100,122 +130,189 @@ class PhaseResult:
     picked_up: bool = False
 
 
-def render_baseline(inputs: BaselineInputs) -> PhasePlan:
-    """Packages in one apt transaction, account, home and its folders."""
-    variables = {
-        "HOME_DIR": inputs.home,
-        "HOME_ON_ROOT": "1" if inputs.home_on_root else "",
-        "STATE_DIR": inputs.hermes_home,
-        "WORK_DIR": inputs.workspace,
-        "AGENT_USER": inputs.user,
-        "AGENT_GROUP": inputs.group,
-        "AGENT_UID": str(inputs.uid),
-        "AGENT_GID": str(inputs.gid),
-        "USERS_GROUP": USERS_GROUP,
-        "PACKAGES": " ".join(sorted({*BASE_PACKAGES, *inputs.extra_packages})),
+@dataclass(frozen=True)
+class Built:
+    """What only the agent phase knows, and configure needs.
+
+    `directory`: of the build that the services run from; None: the one that was made last. `unfinished_update`: a mark
+    of an update that was ended in the middle, so that it is cleared up also when the version is set back and nothing
+    else differs.
+    """
+
+    directory: str | None = None
+    unfinished_update: str | None = None
+
+    @classmethod
+    def of(cls, results: Mapping[str, Any]) -> Built:
+        """From the agent phase's outputs."""
+        return cls(results.get("directory"), results.get("unfinished_update"))
+
+
+def account(stack: AgentStack) -> dict[str, Any]:
+    """Who the agent is in the cattle, and where its data lies, as it is declared."""
+    service = stack.agent.service
+    return {
+        "home": stack.home,
+        "home_on_root": stack.cattle.home_on_root,
+        "user": service.user,
+        "group": service.group,
+        "uid": service.uid,
+        "gid": service.gid,
+        "state_directory": service.state_directory or None,
+        "working_directory": service.working_directory or None,
     }
-    declared = inputs.model_dump(mode="json")
+
+
+def render_baseline(stack: AgentStack) -> PhasePlan:
+    """Packages in one apt transaction, account, home and its folders."""
+    agent, service = stack.agent, stack.agent.service
+    # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
+    edits = isinstance(agent, DockerAgent) and bool(
+        agent.declared.fallback_models or ever_read_from_home() & agent.declared.config.keys()
+    )
+    packages = [*service.extra_packages, *(["python3-ruamel.yaml"] if edits else [])]
+    variables = {
+        "HOME_DIR": stack.home,
+        "HOME_ON_ROOT": "1" if stack.cattle.home_on_root else "",
+        "STATE_DIR": stack.state_directory,
+        "WORK_DIR": stack.working_directory,
+        "AGENT_USER": service.user,
+        "AGENT_GROUP": service.group,
+        "AGENT_UID": str(service.uid),
+        "AGENT_GID": str(service.gid),
+        "USERS_GROUP": USERS_GROUP,
+        "PACKAGES": " ".join(sorted({*BASE_PACKAGES, *packages})),
+    }
+    declared = {**account(stack), "extra_packages": packages}
     return _plan("baseline", _text("scripts/baseline.sh"), variables, declared=declared, more=_scripts("run.sh"))
 
 
-def render_agent(inputs: AgentInputs) -> PhasePlan:
-    """The agent's code below /opt/hermes. Reads `uv_binary` from this machine (for its SHA-256)."""
-    others = {"uv_binary", *NOT_OF_THE_BUILD}
-    declared: dict[str, Any] = {"format": BUILD_FORMAT, **inputs.model_dump(mode="json", exclude=others)}
-    if inputs.source == "pypi":
-        declared = {key: value for key, value in declared.items() if not key.startswith("git_")}
-        declared["version"] = inputs.release
-    build_id = _sha256(declared)
-    declared |= inputs.model_dump(mode="json", include=set(NOT_OF_THE_BUILD))
-    large: tuple[LargeFile, ...] = ()
-    if inputs.uv_binary is not None:
-        path = Path(inputs.uv_binary)
-        large = (LargeFile(path, sha256_of(path)),)
+def render_agent(
+    agent: BareMetalAgent | DockerAgent, uv: Path | None = None, extras: tuple[str, ...] = EXTRAS
+) -> PhasePlan:
+    """The agent's code: below /opt/hermes, or the engine and the image in Docker mode.
+
+    `uv`: one of this machine for the guest (it is read, for its SHA-256); None: PyPI's. No part of the digest.
+    """
+    return _render_engine(agent) if isinstance(agent, DockerAgent) else _render_build(agent, uv, extras)
+
+
+def _render_build(agent: BareMetalAgent, uv: Path | None, extras: tuple[str, ...]) -> PhasePlan:
+    install, service = agent.install, agent.service
+    web_ui = "build" if agent.builds_web_ui else "prebuilt"
+    build: dict[str, Any] = {
+        "format": BUILD_FORMAT,
+        "source": install.source,
+        "version": agent.version,
+        "extras": list(extras),
+        "extra_python_packages": service.extra_python_packages,
+        "web_ui": web_ui,
+    }
+    if install.source == "git":
+        build |= {"git_url": install.repository, "git_tag": install.tag, "git_commit": install.commit}
     given = Build(
-        source=inputs.source,
-        version=inputs.release or "",
-        directory=agent_directory_name(inputs),
-        build_id=build_id,
-        extras=inputs.extras,
-        extra_python_packages=inputs.extra_python_packages,
-        git_url=inputs.git_url,
-        git_tag=inputs.git_tag,
-        git_commit=inputs.git_commit,
-        web_ui=inputs.web_ui,
-        python_mirror=inputs.python_mirror,
-        user=inputs.user,
+        source=install.source,
+        version=agent.version,
+        directory=agent_directory_name(agent, extras),
+        build_id=_sha256(build),
+        extras=extras,
+        extra_python_packages=tuple(service.extra_python_packages),
+        git_url=install.repository,
+        git_tag=install.tag,
+        git_commit=install.commit,
+        web_ui=web_ui,
+        python_mirror=install.python_mirror,
+        user=service.user,
     )
+    declared = {**build, "python_mirror": install.python_mirror, "user": service.user}
     more = (*guest_package(), *_scripts(*BUILD_SCRIPTS))
     plan = _plan("agent", guest_main("build"), {}, declared=declared, given=given, more=more)
+    if uv is None:
+        return plan
     # Which uv does the work is no property of the result, so it joins after the digest was made.
-    brought = _inputs_file(replace(given, uv_sha256=large[0].sha256 if large else ""))
+    large = LargeFile(uv, sha256_of(uv))
+    brought = _inputs_file(replace(given, uv_sha256=large.sha256))
     rest = tuple(file for file in plan.files if file.path != brought.path)
-    return PhasePlan(plan.name, (*rest, brought), plan.declared, plan.digest, plan.secrets, large)
+    return replace(plan, files=(*rest, brought), large_files=(large,))
 
 
-def render_docker(inputs: DockerInputs) -> PhasePlan:
-    """The agent phase of Docker mode: engine, compose plugin, a first container, the image."""
-    declared = inputs.model_dump(mode="json")
+def _render_engine(agent: DockerAgent) -> PhasePlan:
+    """Engine, compose plugin, a first container as proof, the image."""
+    given = Engine(
+        backend=agent.container.backend,
+        image=agent.container.image,
+        version=agent.version,
+        insecure_registries=tuple(agent.container.insecure_registries),
+        registry_ca=agent.model.authorities or None,
+        # Whose the first container's process is makes no difference.
+        uid=default_of(ServiceSettings, "uid"),
+        gid=default_of(ServiceSettings, "gid"),
+    )
     more = (*guest_package(), *_scripts("run.sh", "apt.sh"))
-    given = of(Engine, declared, "the agent phase")
-    return _plan("agent", guest_main("engine"), {}, declared=declared, given=given, more=more)
+    return _plan("agent", guest_main("engine"), {}, declared=_as_declared(given), given=given, more=more)
 
 
-def agent_directory_name(inputs: AgentInputs) -> str:
+def agent_directory_name(agent: BareMetalAgent, extras: tuple[str, ...] = EXTRAS) -> str:
     """The folder below /opt/hermes: the release, or tag and commit; other packages than usual give another folder."""
+    install, packages = agent.install, agent.service.extra_python_packages
     # A tag may have slashes and more; the commit behind it keeps two folders apart.
-    tag = re.sub(r"[^A-Za-z0-9._-]", "-", inputs.git_tag)
-    name = str(inputs.release) if inputs.source == "pypi" else f"{tag}-{inputs.git_commit[:8]}"
-    defaults = AgentInputs()
-    if inputs.extras != defaults.extras or inputs.extra_python_packages:
-        name += "-" + _sha256([inputs.extras, inputs.extra_python_packages])[:8]
-    return name
+    tag = re.sub(r"[^A-Za-z0-9._-]", "-", install.tag)
+    name = agent.version if install.source == "pypi" else f"{tag}-{install.commit[:8]}"
+    return f"{name}-{_sha256([extras, packages])[:8]}" if packages or extras != EXTRAS else name
 
 
-def render_configure(inputs: ConfigureInputs) -> PhasePlan:
+def render_configure(stack: AgentStack, built: Built = Built()) -> PhasePlan:
     """The managed scope, the units, and starting what has to start."""
-    hidden = {name_of_secret(path): value for path, value in secrets_of(inputs).items()}
-    if not inputs.dashboard.enabled:
+    agent, dashboard = stack.agent, stack.agent.dashboard
+    tree = configured(stack, built)
+    hidden = {name_of_secret(path): value for path, value in secrets_of(tree).items()}
+    if not dashboard.enabled:
         hidden.pop(OIDC_SECRET_VARIABLE, None)
-    config = managed_config(inputs)
-    declared = configure_declared(inputs)
+    config, declared = managed_config(stack), shown_of(tree)
+    environment = _shown_environment(stack, tree, declared)
     more = list(guest_package())
     container: Container | None = None
-    if inputs.container is not None:
-        definition = service(inputs, inputs.container)
+    if isinstance(agent, DockerAgent):
+        definition = service(stack, agent)
         # What the preview shows of it: a changed identity is a new container, and loses what was written inside.
         declared["container"] = {"identity": identity(definition), "service": definition}
-        container = container_parameters(inputs, inputs.container, definition)
+        container = container_parameters(stack, agent, definition)
         more.append(PayloadFile("compose.yaml", compose_file(definition).encode()))
-        declared[READ_AT_START] = {CONTAINER: _sha256([identity(definition), config, _shown_environment(inputs)])[:12]}
+        declared[READ_AT_START] = {CONTAINER: _sha256([identity(definition), config, environment])[:12]}
     else:
-        context = unit_context(inputs)
+        context = unit_context(stack)
         units = {name: _render(f"{name}.j2", context) for name in (GATEWAY, DASHBOARD)}
         more += [PayloadFile(f"units/{name}", text.encode()) for name, text in units.items()]
-        declared[READ_AT_START] = _read_at_start(inputs, units)
+        # As the guest makes them: another word, a restart. The guest restarts a service besides where it does not
+        # run, or where auth.json was missing.
+        gateway, web = (f"{units[name]}\n{built.directory}" for name in (GATEWAY, DASHBOARD))
+        words = wanted_state(gateway, web, config, environment)
+        declared[READ_AT_START] = {
+            unit: word[:12] for unit, word in words.items() if unit != DASHBOARD or dashboard.enabled
+        }
     given = Configure(
-        facts=facts_of(inputs),
-        gid=inputs.gid,
-        agent_directory=inputs.agent_directory,
+        facts=facts_of(stack),
+        gid=agent.service.gid,
+        agent_directory=tree["agent_directory"],
         container=container,
         config=config,
-        environment=managed_environment(inputs),
+        environment=managed_environment(agent),
         secret_environment=tuple(
-            sorted({*inputs.secret_environment, *({MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE} & set(hidden))})
+            sorted({*agent.secret_environment, *({MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE} & set(hidden))})
         ),
-        ca_certificates=inputs.ca_certificates,
+        ca_certificates=agent.model.authorities,
         dashboard=guest.Dashboard(
-            enabled=inputs.dashboard.enabled,
-            host=inputs.dashboard.host,
-            port=inputs.dashboard.port,
-            username=inputs.dashboard.username,
-            has_password=inputs.dashboard.has_password,
-            auth_required=inputs.dashboard.auth_required,
+            enabled=dashboard.enabled,
+            host=agent.dashboard_listens_on,
+            port=dashboard.port,
+            username=dashboard.user,
+            has_password=dashboard.has_password,
+            auth_required=agent.dashboard_asks,
         ),
-        documents=documents_of(inputs),
-        overwrite_auth_file=inputs.auth_file_overwrite,
+        documents=documents_of(agent.declared.documents),
+        overwrite_auth_file=agent.declared.auth_file_overwrite,
         user_config={key: config[key] for key in sorted(ever_read_from_home()) if key in config},
-        unfinished_update=inputs.unfinished_update,
+        unfinished_update=built.unfinished_update,
     )
     return _plan(
         "configure",
@@ -228,67 +325,65 @@ def render_configure(inputs: ConfigureInputs) -> PhasePlan:
     )
 
 
-def facts_of(inputs: ConfigureInputs) -> Facts:
+def facts_of(stack: AgentStack) -> Facts:
     """What the programs that stay in the guest have to know. No secret is in it: everybody there may read it."""
+    agent = stack.agent
     return Facts(
-        stack=inputs.stack,
-        user=inputs.user,
-        uid=inputs.uid,
-        home=inputs.home,
-        hermes_home=inputs.hermes_home,
-        working_directory=inputs.workspace,
+        stack=stack.name,
+        user=agent.service.user,
+        uid=agent.service.uid,
+        home=stack.home,
+        hermes_home=stack.state_directory,
+        working_directory=stack.working_directory,
         users_group=USERS_GROUP,
-        api_server=ApiServer(inputs.serves_api, inputs.api_server.host, inputs.api_server.port),
-        backups_kept=inputs.backups_kept,
-        probe=probe_in_guest(probe_of(inputs)),
-        container=inputs.container is not None,
-        home_on_root=inputs.home_on_root,
+        api_server=ApiServer(agent.serves_api, agent.api.host, agent.api.port),
+        backups_kept=agent.service.backups_kept,
+        probe=probe_of(stack),
+        container=isinstance(agent, DockerAgent),
+        home_on_root=stack.cattle.home_on_root,
     )
 
 
-def probe_in_guest(inputs: VerifyInputs) -> Probe:
-    """The inputs of verify as the guest's programs have them."""
-    return of(Probe, inputs.model_dump(mode="json"), "verify")
-
-
-def unit_context(inputs: ConfigureInputs) -> dict[str, Any]:
+def unit_context(stack: AgentStack) -> dict[str, Any]:
     """What the units' templates are filled with."""
+    service = stack.agent.service
     return {
-        "user": inputs.user,
-        "group": inputs.group,
-        "home": inputs.home,
-        "home_on_root": inputs.home_on_root,
-        "writable": inputs.writable,
-        "hermes_home": inputs.hermes_home,
-        "workspace": inputs.workspace,
-        "service": inputs.service,
-        "arguments": "".join(f" {systemd_quote(argument)}" for argument in inputs.service.args),
-        "dashboard": inputs.dashboard,
-        "ca_digest": inputs.ca_digest,
+        "user": service.user,
+        "group": service.group,
+        "home": stack.home,
+        "home_on_root": stack.cattle.home_on_root,
+        "writable": stack.writable,
+        "hermes_home": stack.state_directory,
+        "workspace": stack.working_directory,
+        "service": service,
+        "arguments": "".join(f" {systemd_quote(argument)}" for argument in service.extra_args),
+        "dashboard": stack.agent.dashboard,
+        "ca_digest": ca_digest(stack.agent.model.authorities),
         "stop_s": STOP_S,
         "dashboard_stop_s": DASHBOARD_STOP_S,
     }
 
 
-def probe_of(inputs: ConfigureInputs) -> VerifyInputs:
+def probe_of(stack: AgentStack) -> Probe:
     """How the agent is asked once it is configured: after every run by verify, and before a new version is trusted."""
-    dashboard, container = inputs.dashboard, inputs.container
-    return VerifyInputs(
-        version=None,
-        api_server=inputs.serves_api,
-        api_server_host=inputs.api_server.host,
-        api_server_port=inputs.api_server.port,
-        dashboard=dashboard.enabled,
-        dashboard_host=dashboard.host if container is None else container.published_ip,
-        dashboard_port=dashboard.port,
-        auth_required=dashboard.auth_required,
-        auth_providers=dashboard.providers if dashboard.auth_required else (),
-        public_url=dashboard.public_url,
-        home=inputs.home,
-        hermes_home=inputs.hermes_home,
-        user=inputs.user,
-        uid=inputs.uid,
-        container=container is not None,
+    agent = stack.agent
+    return Probe(
+        api_server=agent.serves_api,
+        api_server_host=agent.api.host,
+        api_server_port=agent.api.port,
+        dashboard=agent.dashboard.enabled,
+        dashboard_host=agent.dashboard_reached_at,
+        dashboard_port=agent.dashboard.port,
+        auth_required=agent.dashboard_asks,
+        auth_providers=agent.dashboard.providers if agent.dashboard_asks else (),
+        public_url=agent.dashboard.public_url,
+        prompt=PROMPT,
+        expect=EXPECTED,
+        home=stack.home,
+        hermes_home=stack.state_directory,
+        user=agent.service.user,
+        uid=agent.service.uid,
+        container=isinstance(agent, DockerAgent),
     )
 
 
@@ -333,104 +428,161 @@ def name_of_secret(path: str) -> str:
     return VARIABLES_OF_SECRETS.get(path) or name_shown(path)
 
 
-def configure_declared(inputs: ConfigureInputs) -> dict[str, Any]:
+def configured(stack: AgentStack, built: Built) -> dict[str, Any]:
+    """All that configure depends on, secrets included: `secrets_of` and `shown_of` part what is hidden from the rest.
+
+    The keys are those of users' states: by them the preview names what has changed.
+    """
+    agent, declared, dashboard, service = stack.agent, stack.agent.declared, stack.agent.dashboard, stack.agent.service
+    oidc = {
+        "issuer": dashboard.oidc_issuer,
+        "client_id": dashboard.oidc_client_id,
+        "client_secret": dashboard.oidc_client_secret,
+        "scopes": dashboard.oidc_scopes,
+    }
+    return {
+        **account(stack),
+        "stack": stack.name,
+        "writable": stack.writable,
+        # In Docker mode it is the image, which the guest knows.
+        "agent_directory": None if isinstance(agent, DockerAgent) else built.directory,
+        "unfinished_update": built.unfinished_update,
+        "container": None,
+        "backups_kept": service.backups_kept,
+        "service": {
+            "args": service.extra_args,
+            "restart": service.restart,
+            "restart_seconds": service.restart_seconds,
+        },
+        "model": {
+            "provider": agent.model.provider,
+            "base_url": agent.model.url or None,
+            "name": agent.model.name,
+            "api_key": agent.model.key,
+        },
+        "ca_certificates": agent.model.authorities,
+        "settings": declared.config,
+        "managed": declared.managed,
+        "environment": agent.environment,
+        "secret_environment": agent.secret_environment,
+        "documents": declared.documents,
+        "auth_file": declared.auth_file,
+        "auth_file_overwrite": declared.auth_file_overwrite,
+        "api_server": {name: getattr(agent.api, name) for name in type(agent.api).model_fields},
+        "dashboard": {
+            "enabled": dashboard.enabled,
+            "host": agent.dashboard_listens_on,
+            "port": dashboard.port,
+            "username": dashboard.user,
+            "password": dashboard.password,
+            "password_hash": dashboard.password_hash,
+            "oidc": oidc if dashboard.oidc_issuer else None,
+            "public_url": dashboard.public_url,
+            "trusted_proxies": dashboard.trusted_proxies,
+        },
+    }
+
+
+def shown_of(tree: Mapping[str, Any]) -> dict[str, Any]:
     """What the preview shows of configure: every value but the secrets, of which it shows that they changed.
 
     A document is shown by its size and digest.
     """
-    declared: dict[str, Any] = shown(inputs, lambda path, secret: _shown_secret(name_shown(path), secret))
-    declared["documents"] = {name: _shown_text(text) for name, text in inputs.documents.items()}
+    declared: dict[str, Any] = shown(tree, lambda path, secret: _shown_secret(name_shown(path), secret))
+    declared["documents"] = {name: _shown_text(text) for name, text in tree["documents"].items()}
     return declared
 
 
-def _read_at_start(inputs: ConfigureInputs, units: Mapping[str, str]) -> dict[str, str]:
-    """Per service a word for all that it reads at its start, made as the guest makes it: another word, a restart.
-
-    The guest restarts a service besides where it does not run, or where auth.json was missing.
-    """
-    gateway, dashboard = (f"{text}\n{inputs.agent_directory}" for text in (units[GATEWAY], units[DASHBOARD]))
-    words = wanted_state(gateway, dashboard, managed_config(inputs), _shown_environment(inputs))
-    return {unit: word[:12] for unit, word in words.items() if unit != DASHBOARD or inputs.dashboard.enabled}
-
-
-def _shown_environment(inputs: ConfigureInputs) -> dict[str, str]:
+def _shown_environment(stack: AgentStack, tree: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, str]:
     """The managed environment with words for the secrets. auth.json counts where it is put over another."""
     words = {
         name: _shown_secret(name, secret)
-        for name, secret in ((name_of_secret(path), secret) for path, secret in secrets_of(inputs).items())
+        for name, secret in ((name_of_secret(path), secret) for path, secret in secrets_of(tree).items())
         if not name.startswith("dashboard.") and name != OIDC_SECRET_VARIABLE
     }
-    if AUTH_FILE in words and not inputs.auth_file_overwrite:
+    if AUTH_FILE in words and not stack.agent.declared.auth_file_overwrite:
         words[AUTH_FILE] = "declared"
     # All of the dashboard's own, by a name that counts as the dashboard's.
-    words["HERMES_DASHBOARD_DECLARED"] = json.dumps(configure_declared(inputs)["dashboard"], sort_keys=True)
-    return {**managed_environment(inputs), **words}
+    words["HERMES_DASHBOARD_DECLARED"] = json.dumps(declared["dashboard"], sort_keys=True)
+    return {**managed_environment(stack.agent), **words}
 
 
-def documents_of(inputs: ConfigureInputs) -> tuple[Document, ...]:
+def documents_of(documents: Mapping[str, str]) -> tuple[Document, ...]:
     """The documents for the guest."""
     return tuple(
         Document(place, path, text, ours=name not in MEMORIES)
-        for name, text in sorted(inputs.documents.items())
+        for name, text in sorted(documents.items())
         for place, path in [document_place(name)]
     )
 
 
-def managed_config(inputs: ConfigureInputs) -> dict[str, Any]:
+def document_place(name: str) -> tuple[Literal["hermes", "working"], str]:
+    """Where a document lies: in HERMES_HOME or in the working directory, and its path there.
+
+    Hermes (0.19.0, 0.20.3) reads SOUL.md from HERMES_HOME alone (agent/prompt_builder.py, load_soul_md) and the two
+    memories from HERMES_HOME/memories (tools/memory_tool.py); AGENTS.md and whatever else from the working directory.
+    """
+    if name == "SOUL.md":
+        return "hermes", name
+    if name in MEMORIES:
+        return "hermes", f"memories/{name}"
+    return "working", name
+
+
+def managed_config(stack: AgentStack) -> dict[str, Any]:
     """The managed config.yaml as data, without `_config_version` (the installed agent says it)."""
-    return merge(inputs.settings, pinned_config(inputs))
+    return merge(stack.agent.declared.config, pinned_config(stack))
 
 
-def pinned_config(inputs: ConfigureInputs) -> dict[str, Any]:
-    """What other inputs than `settings` say; it wins over them."""
+def pinned_config(stack: AgentStack) -> dict[str, Any]:
+    """What other settings than agentSettings say; it wins over them."""
+    agent, model = stack.agent, stack.agent.model
     ours: dict[str, Any] = {
-        "model": {"provider": inputs.model.provider, "default": inputs.model.name},
+        "model": {"provider": model.provider, "default": model.name},
         # No pip, no download behind the operator's back; both also cost seconds at the first prompt.
         "security": {"allow_lazy_installs": False, "tirith_enabled": False},
         "model_catalog": {"enabled": False},
-        "terminal": {"cwd": inputs.workspace},
+        "terminal": {"cwd": stack.working_directory},
     }
-    if inputs.model.base_url is not None:
-        ours["model"]["base_url"] = inputs.model.base_url
-    if not inputs.serves_api:
+    if model.url:
+        ours["model"]["base_url"] = model.url
+    if not agent.serves_api:
         # The user's own configuration could open the port otherwise.
         ours["platforms"] = {"api_server": {"enabled": False}}
-    if inputs.model.api_key is not None:
+    if model.key:
         # Form A of facts hermes 1: with provider custom only an inline api_key is sent; key_env would be ignored.
         ours["model"]["api_key"] = f"${{{MODEL_API_KEY_VARIABLE}}}"
-    ours |= inputs.managed
-    if inputs.dashboard.enabled and inputs.dashboard.trusted_proxies:
+    ours |= agent.declared.managed
+    if agent.dashboard.enabled and agent.dashboard.trusted_proxies:
         # Read by none of RELEASES yet, but by newer ones; what all read is in managed_environment.
-        ours["dashboard"] = {"trusted_proxies": list(inputs.dashboard.trusted_proxies)}
+        ours["dashboard"] = {"trusted_proxies": agent.dashboard.trusted_proxies}
     return ours
 
 
-def managed_environment(inputs: ConfigureInputs) -> dict[str, str]:
+def managed_environment(agent: BareMetalAgent | DockerAgent) -> dict[str, str]:
     """The managed .env without its secrets. It wins over the user's .env and the units' environment."""
-    if not inputs.serves_api:
+    if not agent.serves_api:
         # A key that is there starts the server whatever ENABLED says (facts hermes 3, issue 87856); one in the user's
         # .env is there until an empty one is pinned.
-        closed = {"API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
-        return {**inputs.environment, **closed, **dashboard_environment(inputs.dashboard)}
-    return {
-        **inputs.environment,
-        "API_SERVER_ENABLED": "true",
-        # In a container loopback is the container's own; which address of the guest has it, the published ports say.
-        "API_SERVER_HOST": inputs.api_server.host if inputs.container is None else "0.0.0.0",  # noqa: S104
-        "API_SERVER_PORT": str(inputs.api_server.port),
-        **dashboard_environment(inputs.dashboard),
-    }
+        api = {"API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
+    else:
+        api = {
+            "API_SERVER_ENABLED": "true",
+            "API_SERVER_HOST": agent.api_listens_on,
+            "API_SERVER_PORT": str(agent.api.port),
+        }
+    return {**agent.environment, **api, **dashboard_environment(agent.dashboard)}
 
 
-def dashboard_environment(dashboard: Dashboard) -> dict[str, str]:
+def dashboard_environment(dashboard: DashboardSettings) -> dict[str, str]:
     """What the dashboard reads about logging in and about its proxy, without secrets (facts hermes 1, "Dashboard")."""
     if not dashboard.enabled:
         return {}
     found: dict[str, str] = {}
-    if dashboard.oidc is not None:
-        found["HERMES_DASHBOARD_OIDC_ISSUER"] = dashboard.oidc.issuer
-        found["HERMES_DASHBOARD_OIDC_CLIENT_ID"] = dashboard.oidc.client_id
-        found["HERMES_DASHBOARD_OIDC_SCOPES"] = dashboard.oidc.scopes
+    if dashboard.oidc_issuer:
+        found["HERMES_DASHBOARD_OIDC_ISSUER"] = dashboard.oidc_issuer
+        found["HERMES_DASHBOARD_OIDC_CLIENT_ID"] = dashboard.oidc_client_id
+        found["HERMES_DASHBOARD_OIDC_SCOPES"] = dashboard.oidc_scopes
     if dashboard.public_url:
         found["HERMES_DASHBOARD_PUBLIC_URL"] = dashboard.public_url
     if dashboard.trusted_proxies:
@@ -466,10 +618,15 @@ def systemd_quote(argument: str) -> str:
     return f'"{escaped}"'
 
 
-def render_verify(inputs: VerifyInputs) -> PhasePlan:
-    """The proof that the agent works, one real prompt included. Without secrets: the guest has the API key."""
-    declared, given = inputs.model_dump(mode="json"), probe_in_guest(inputs)
-    plan = _plan("verify", guest_main("verify"), {}, declared=declared, given=given, more=guest_package())
+def render_verify(stack: AgentStack, configuration: str = "", **asked: Any) -> PhasePlan:
+    """The proof that the agent works, one real prompt included. Without secrets: the guest has the API key.
+
+    `configuration`: the configure phase's digest. `asked`: other fields of the Probe.
+    """
+    folders = tuple(Folder(each.path, stack.owner_of(each), each.read_only) for each in stack.cattle.host_mounts)
+    usual = replace(probe_of(stack), configuration=configuration, version=stack.agent.version, folders=folders)
+    given = replace(usual, **asked)
+    plan = _plan("verify", guest_main("verify"), {}, declared=_as_declared(given), given=given, more=guest_package())
     # A proof of how it is now: that of a run which was cut off an hour ago is none.
     return replace(plan, fresh=True)
 
@@ -511,6 +668,11 @@ def _plan(
     return PhasePlan(name, tuple(payload), declared, digest, dict(secrets or {}))
 
 
+def _as_declared(given: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(as_json(given))
+    return found
+
+
 def _inputs_file(given: Any) -> PayloadFile:
     return PayloadFile("inputs.json", as_json(given).encode())
 
@@ -549,6 +711,12 @@ def _sha256(value: Any) -> str:
 def _scripts(*names: str) -> tuple[PayloadFile, ...]:
     """What a phase's script reads beside itself."""
     return tuple(PayloadFile(name, _text(f"scripts/{name}").encode()) for name in names)
+
+
+@cache
+def _own_files() -> dict[str, PayloadFile]:
+    """The files of payloads that are this program's own, by their paths."""
+    return {file.path: file for file in (*guest_package(), *_scripts(*BUILD_SCRIPTS))}
 
 
 @cache

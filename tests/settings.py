@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from pydantic import SecretStr
 
-from provisioning.models import ConfigureInputs, ModelEndpoint
 from proxmox.errors import Faults
+from settings.agent import BareMetalAgent
+from settings.section import Section
 from settings.stack import AgentStack, CattleStack, PetStack, read_stack
 
 ENVIRONMENT = {
@@ -29,9 +29,6 @@ OIDC: dict[str, Any] = {
     "agentDashboardPublicUrl": "https://Hermes.example.org/",
     "agentDashboardTrustedProxies": ["192.0.2.5", "198.51.100.0/24"],
 }
-
-
-ENDPOINT = ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("sk-canary-1"))
 
 
 def read(
@@ -59,13 +56,27 @@ def cattle(stack: str = "cattle", **given: Any) -> AgentStack:
     return found
 
 
+def bare_metal(**given: Any) -> BareMetalAgent:
+    """The agent of such a cattle."""
+    found = cattle(**given).agent
+    assert isinstance(found, BareMetalAgent)
+    return found
+
+
+_Section = TypeVar("_Section", bound=Section)
+
+
+def unchecked(section: _Section, **fields: Any) -> _Section:
+    """The same with values that no rule has seen, a home in a test's folder for one: cattle__mount_path=..."""
+    for path, value in fields.items():
+        name, _, below = path.partition("__")
+        found = unchecked(getattr(section, name), **{below: value}) if below else value
+        section = section.model_copy(update={name: found})
+    return section
+
+
 def faults(stack: str, **given: Any) -> dict[str, tuple[str, str, str]]:
     """Value, rule and remedy of each fault, by key; the stack "cattle" has a model unless another one is given."""
     with pytest.raises(Faults) as caught:
         read(stack, **({**MODEL, **given} if stack == "cattle" else given))
     return {fault.key: (fault.value, fault.rule, fault.remedy) for fault in caught.value.faults}
-
-
-def configuration(**more: Any) -> ConfigureInputs:
-    """The inputs of the configure phase, with a model at `ENDPOINT` unless another one is given."""
-    return ConfigureInputs.model_validate({"model": ENDPOINT, **more})

@@ -21,9 +21,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import yaml
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
-from components.agent import agent_inputs, baseline_inputs, configure_inputs
+from components.agent import own_uv
 from lab.bench import VOLUME_SIZE, Bench, a_bench, clear
 from lab.instance import CACHE, CHECKOUT
 from lab.services.model import MODEL
@@ -31,10 +31,9 @@ from lab.services.source import SOURCE_CACHE, ensure_source
 from provisioning.errors import ProvisioningError
 from provisioning.guest.layout import python_of
 from provisioning.job import LargeFile, PayloadFile, sha256_of
-from provisioning.models import UPSTREAM_GIT_URL, AgentInputs, ConfigureInputs, ModelEndpoint, VerifyInputs
 from provisioning.phases import (
+    Built,
     PhasePlan,
-    probe_of,
     render_agent,
     render_backups,
     render_baseline,
@@ -47,6 +46,8 @@ from proxmox.errors import Faults
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
 from settings.agent import BareMetalAgent, DockerAgent
+from settings.agent.source import SourceSettings
+from settings.section import default_of
 from settings.stack import AgentStack, read_stack
 from trial.decisions import (
     Held,
@@ -73,6 +74,9 @@ NOBODY = {
     "PROXMOX_VE_ENDPOINT": "https://proxmox.invalid:8006",
     "PROXMOX_VE_API_TOKEN": "nobody@pve!none=00000000-0000-0000-0000-000000000000",
 }
+
+
+UPSTREAM = default_of(SourceSettings, "repository")
 
 
 class TrialError(Exception):
@@ -105,31 +109,28 @@ def settings_of(stack: str) -> AgentStack:
     return found
 
 
-def releases_of(stack: AgentStack, options: argparse.Namespace, url: str | None) -> tuple[AgentInputs, AgentInputs]:
+def releases_of(
+    stack: AgentStack, options: argparse.Namespace, url: str | None
+) -> tuple[BareMetalAgent, BareMetalAgent]:
     """The release that runs, and the one to try. Raises TrialError if they are the same."""
     if isinstance(stack.agent, DockerAgent) and not options.over:
-        raise TrialError(what_runs_in(stack.agent.container.image, UPSTREAM_GIT_URL))
-    present = agent_inputs(bare_metal(stack.agent)).model_dump()
+        raise TrialError(what_runs_in(stack.agent.container.image, UPSTREAM))
+    old = bare_metal(stack.agent)
     if url is not None:
-        present["git_url"] = url
+        old = of_source(old, old.version, repository=url)
     if options.over:
-        present |= {"source": "git", "git_tag": options.over[0], "git_commit": options.over[1], "version": None}
-    wanted = {
-        **present,
-        "source": "git",
-        "git_tag": options.tag,
-        "git_commit": options.commit,
-        "version": options.version,
-    }
-    try:
-        old, new = AgentInputs.model_validate(present), AgentInputs.model_validate(wanted)
-    except ValidationError as error:
-        raise TrialError(f"the releases can't be used: {error}") from None
-    if old.source == new.source and old.git_commit == new.git_commit:
+        old = of_source(old, "", source="git", tag=options.over[0], commit=options.over[1])
+    new = of_source(old, options.version or "", source="git", tag=options.tag, commit=options.commit)
+    if old.install.source == new.install.source and old.install.commit == new.install.commit:
         raise TrialError(
             f"{options.tag} is what the stack runs already. To update from another release: --from TAG COMMIT"
         )
     return old, new
+
+
+def of_source(agent: BareMetalAgent, version: str, **source: str) -> BareMetalAgent:
+    """The same agent from another source. `version`: empty, its word is taken."""
+    return agent.model_copy(update={"version": version, "install": agent.install.model_copy(update=source)})
 
 
 def archive_of(backup: Path, folder: Path) -> Path:
@@ -201,9 +202,8 @@ class Trial:
 
     def __init__(self, bench: Bench, stack: AgentStack, verdict: Verdict, key: str) -> None:
         self.bench = bench
-        self.stack = stack
+        self.stack = detached(stack, bench.model.base_url, MODEL, key)
         self.verdict = verdict
-        self.endpoint = ModelEndpoint(base_url=bench.model.base_url, name=MODEL, api_key=SecretStr(key))
         self.heard: list[str] = []
 
     # --- the guest ---
@@ -233,25 +233,21 @@ class Trial:
 
     # --- its steps ---
 
-    def configuration(self, directory: str) -> ConfigureInputs:
-        return detached(configure_inputs(self.stack, {"directory": directory}), self.endpoint)
-
     def switch_to(self, directory: str) -> dict[str, Any]:
         """Run this build. If another one ran before, this is an update with all its checks."""
-        return self.run(render_configure(self.configuration(directory)))
+        return self.run(render_configure(self.stack, Built(directory)))
 
     def verify(self, build: Build, **more: Any) -> None:
-        probe = probe_of(self.configuration(build.directory)).model_dump() | {"version": build.version, **more}
-        self.run(render_verify(VerifyInputs.model_validate(probe)))
+        self.run(render_verify(self.stack, version=build.version, **more))
 
-    def bring_home(self, archive: Path, inputs: ConfigureInputs) -> None:
+    def bring_home(self, archive: Path) -> None:
         """Unpack the copy as the home, as the agent's user: the archive is not trusted."""
         large = LargeFile(archive, sha256_of(archive), mode=0o600)
         stored = f"/var/lib/hermes-provision/store/{large.sha256}"
         script = (
             "#!/bin/sh\nset -eu\n"
-            f'exec runuser --user {inputs.user} -- python3 -IB -c "$(cat "$HP_JOB/unpack.py")" '
-            f"{shlex.quote(inputs.hermes_home)} <{stored}\n"
+            f'exec runuser --user {self.stack.agent.service.user} -- python3 -IB -c "$(cat "$HP_JOB/unpack.py")" '
+            f"{shlex.quote(self.stack.state_directory)} <{stored}\n"
         )
         files = (
             PayloadFile("main", script.encode(), 0o700),
@@ -261,11 +257,11 @@ class Trial:
 
     def look(self, directory: str) -> Held:
         """What the home holds, as the release in `directory` reads it."""
-        inputs = self.configuration(directory)
+        stack = self.stack
         program = shlex.quote((OWN / "look.py").read_text(encoding="utf-8"))
-        environment = f"HOME={inputs.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1"
-        as_user = f"cd / && runuser --user {inputs.user} -- env -i {environment}"
-        command = f"{as_user} {python_of(directory)} -P -c {program} {inputs.hermes_home}"
+        environment = f"HOME={stack.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1"
+        as_user = f"cd / && runuser --user {stack.agent.service.user} -- env -i {environment}"
+        command = f"{as_user} {python_of(directory)} -P -c {program} {stack.state_directory}"
         try:
             return held_of(self.shell(command).strip().rpartition("\n")[2])
         except ValidationError as error:
@@ -297,29 +293,29 @@ class Trial:
 
     # --- the whole ---
 
-    def judge(self, old_inputs: AgentInputs, new_inputs: AgentInputs, archive: Path | None) -> None:
+    def judge(self, old: BareMetalAgent, new: BareMetalAgent, archive: Path | None) -> None:
         """Fill in the verdict. Raises TrialError or ProvisioningError if there can be none."""
         say("installing the container's packages and account")
-        self.run(render_baseline(baseline_inputs(self.stack).model_copy(update={"home_on_root": False})))
+        self.run(render_baseline(self.stack))
         say("installing the release to update from")
-        first = Build.of(self.run(render_agent(old_inputs)))
+        first = Build.of(self.run(render_agent(old, own_uv())))
         self.verdict.over = first.version
         # It runs on an empty home first: the agent phase keeps a build that is in use.
         self.switch_to(first.directory)
-        say(f"installing the release, {new_inputs.git_tag}")
+        say(f"installing the release, {new.install.tag}")
         began = time.monotonic()
         try:
-            second = Build.of(self.run(render_agent(new_inputs)))
+            second = Build.of(self.run(render_agent(new, own_uv())))
         except ProvisioningError as error:
             self._no(f"it can't be installed: {error}")
             return
         self.verdict.figures["seconds of its installation"] = round(time.monotonic() - began, 1)
-        self.verdict.release = f"{second.version} ({new_inputs.git_tag}, {new_inputs.git_commit[:8]})"
+        self.verdict.release = f"{second.version} ({new.install.tag}, {new.install.commit[:8]})"
         self.verdict.proved.append("installed from its pinned commit, beside the old one")
         say("cutting the container off from every network except the lab's model")
         self.bench.network.close()
-        old, before = self._settle(first, archive)
-        backup = self._update(first, second, old, before)
+        was, before = self._settle(first, archive)
+        backup = self._update(first, second, was, before)
         if backup is not None:
             self._go_back(first, before, backup)
 
@@ -328,7 +324,7 @@ class Trial:
         if archive is not None:
             say("unpacking the copy of the home")
             self.shell("systemctl stop 'hermes-*'")
-            self.bring_home(archive, self.configuration(first.directory))
+            self.bring_home(archive)
         say(f"starting {first.version} on it, as in the stack")
         settled = self.switch_to(first.directory)
         if archive is None:
@@ -357,7 +353,7 @@ class Trial:
         new, after = self.running(second, updated), self.look(second.directory)
         self.verdict.figures["seconds offline"] = float(updated.get("offline_seconds") or 0)
         self.verdict.figures["MB of its installation"] = new.megabytes
-        dashboard = ", dashboard" if self.configuration(second.directory).dashboard.enabled else ""
+        dashboard = ", dashboard" if self.stack.agent.dashboard.enabled else ""
         self.verdict.proved.append(f"the update: gateway, version, a real prompt{dashboard}")
         self.verdict.changes = [*notes, *changes(old, new, before, after)]
         if gone := lost(before, after):
@@ -428,7 +424,7 @@ def parser() -> argparse.ArgumentParser:
 def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
     """Run the trial. Raises TrialError, ProvisioningError, LabError or RuntimeFault if it can't."""
     stack = settings_of(options.stack)
-    own = stack.agent.install.repository if isinstance(stack.agent, BareMetalAgent) else UPSTREAM_GIT_URL
+    own = stack.agent.install.repository if isinstance(stack.agent, BareMetalAgent) else UPSTREAM
     place = own if options.repository in (None, "lab") else options.repository
     if faults := faults_of_arguments(options.tag, options.commit, options.over, place):
         raise TrialError("\n".join(faults))
@@ -445,8 +441,8 @@ def attempt(options: argparse.Namespace, verdict: Verdict) -> None:
         with a_bench(Bench, folder, stack.home, model_key=key, repository=repository, volume_size=size) as bench:
             url = options.repository if source is None else bench.git_url(source.repository)
             old, new = releases_of(stack, options, url)
-            verdict.left_out = left_out(configure_inputs(stack))
-            trial = Trial(bench, stack.model_copy(update={"agent": bare_metal(stack.agent)}), verdict, key)
+            verdict.left_out = left_out(stack)
+            trial = Trial(bench, stack, verdict, key)
             trial.judge(old, new, archive)
 
 

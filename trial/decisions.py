@@ -10,17 +10,16 @@ from typing import Any
 
 from pydantic import SecretStr, TypeAdapter
 
-from provisioning.models import ApiServer, ConfigureInputs, Dashboard, ModelEndpoint
 from settings.agent import AgentSettings, BareMetalAgent, DockerAgent
+from settings.agent.dashboard import DashboardSettings
+from settings.agent.messengers import MessengerSettings
 from settings.agent.source import SourceSettings, prints_commit
-from settings.stack import SECRETS
+from settings.stack import SECRETS, AgentStack
 
 PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
 """Replaces each secret of the settings. A trial needs none, and may leak what it has."""
 COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-OTHER_MODELS = {"fallback_providers", "auxiliary"}
-"""Keys of the managed config.yaml that name further models."""
 MESSENGERS = re.compile(r"(TELEGRAM|DISCORD|SLACK|SIGNAL|WHATSAPP|MATRIX)_")
 
 
@@ -41,31 +40,41 @@ def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
     return found
 
 
-def detached(inputs: ConfigureInputs, endpoint: ModelEndpoint) -> ConfigureInputs:
-    """A stack's configuration for a trial: its settings, without anything that leads out of the lab.
+def detached(stack: AgentStack, url: str, model: str, key: str) -> AgentStack:
+    """A stack for a trial: its settings, bare-metal, without anything that leads out of the lab.
 
-    The model is the lab's. Messengers, the login provider, folders of the node and all true secrets are left out. MCP
-    servers are declared and not started.
+    The model is the lab's: `url`, `model`, `key`. Messengers, the login provider, folders of the node and all true
+    secrets are left out. MCP servers are declared and not started.
     """
-    secrets = {name: SecretStr(PLACEHOLDER) for name in inputs.secret_environment if not MESSENGERS.match(name)}
-    environment = {name: value for name, value in inputs.environment.items() if not MESSENGERS.match(name)}
-    kept = {key: value for key, value in inputs.managed.items() if key not in OTHER_MODELS}
-    if servers := kept.get("mcp_servers"):
-        kept["mcp_servers"] = {name: {**server, "enabled": False} for name, server in servers.items()}
-    return inputs.model_copy(
-        update={
-            "home_on_root": False,
-            "writable": (),
-            "model": endpoint,
-            "managed": kept,
-            "environment": environment,
-            "secret_environment": secrets,
-            "auth_file": None,
-            "auth_file_overwrite": False,
-            "api_server": ApiServer(enabled=True, port=inputs.api_server.port),
-            "dashboard": Dashboard(enabled=inputs.dashboard.enabled, port=inputs.dashboard.port),
-        }
-    )
+    agent, declared = bare_metal(stack.agent), stack.agent.declared
+    servers = {name: server.model_copy(update={"enabled": False}) for name, server in declared.mcp_servers.items()}
+    names = [name for name in agent.secret_environment if not MESSENGERS.match(name)]
+    parts = {
+        "model": agent.model.model_copy(
+            update={"provider": "custom", "url": url, "name": model, "key": SecretStr(key)}
+        ),
+        "declared": declared.model_copy(
+            update={
+                "mcp_servers": servers,
+                "fallback_models": [],
+                "auxiliary_models": {},
+                "environment": {
+                    name: text for name, text in declared.environment.items() if not MESSENGERS.match(name)
+                },
+                "secret_environment": dict.fromkeys(names, SecretStr(PLACEHOLDER)),
+                "environment_files": {},
+                "auth_file": SecretStr(""),
+                "auth_file_overwrite": False,
+            }
+        ),
+        "messengers": MessengerSettings(),
+        "api": agent.api.model_copy(update={"enabled": True, "host": "127.0.0.1", "key": SecretStr("")}),
+        "dashboard": DashboardSettings().model_copy(
+            update={"enabled": agent.dashboard.enabled, "port": agent.dashboard.port}
+        ),
+    }
+    cattle = stack.cattle.model_copy(update={"volume": stack.cattle.volume or "home", "host_mounts": []})
+    return stack.model_copy(update={"agent": agent.model_copy(update=parts), "cattle": cattle})
 
 
 def bare_metal(agent: BareMetalAgent | DockerAgent) -> BareMetalAgent:
@@ -85,25 +94,26 @@ def what_runs_in(image: str, repository: str) -> str:
     )
 
 
-def left_out(inputs: ConfigureInputs) -> list[str]:
+def left_out(stack: AgentStack) -> list[str]:
     """The parts of a stack's configuration that a trial can't try."""
+    agent = stack.agent
     found = ["your model endpoint (the lab's answered)", "the network, cut off after the installation"]
-    if inputs.container is not None:
+    if isinstance(agent, DockerAgent):
         found.append(
             "the image: the release's code was tried on the home without a container, so not the image's start-up "
             "hooks, Python and SQLite. The update proves it, and takes it back when it does not answer"
         )
-        if inputs.container.volumes or inputs.container.options:
+        if stack.bind_mounts or agent.container.extra_options:
             found.append("agentExtraVolumes and agentExtraOptions")
-    if servers := inputs.managed.get("mcp_servers"):
+    if servers := agent.declared.mcp_servers:
         found.append(f"MCP servers, declared and not started: {', '.join(sorted(servers))}")
-    if any(MESSENGERS.match(name) for name in (*inputs.environment, *inputs.secret_environment)):
+    if any(MESSENGERS.match(name) for name in (*agent.environment, *agent.secret_environment)):
         found.append("messengers")
-    if inputs.dashboard.enabled and inputs.dashboard.auth_required:
+    if agent.dashboard_asks:
         found.append("the dashboard's login")
-    if OTHER_MODELS & inputs.managed.keys():
+    if agent.declared.fallback_models or agent.declared.auxiliary_models:
         found.append("fallback and auxiliary models")
-    if inputs.writable:
+    if stack.writable:
         found.append("folders of the node")
     return found
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from provisioning import BaselineInputs, render_baseline
 from provisioning.guest.common import CONTAINER_UNIT
 from provisioning.talk import ask
 from tests.e2e.phase_guest import Guest
@@ -60,7 +59,7 @@ class Scene:
 
     def baseline(self) -> None:
         """What the next `pulumi up` does to a container that was made by an earlier version."""
-        self.guest.run(render_baseline(BaselineInputs()))
+        self.guest.run(self.guest.baseline())
 
     def restart(self) -> None:
         """The agent starts again, as after a reboot."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioning.models import HOME
-from tests.e2e.phase_guest import Guest, Proxy, a_guest
+from tests.e2e.phase_guest import HOME, Guest, Proxy, a_guest
 
 
 @pytest.fixture(scope="module")

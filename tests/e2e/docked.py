@@ -8,11 +8,8 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from pydantic import SecretStr
 
 from lab.image import AGENT_REPOSITORY, Images, again, ensure_images
 from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, tags
@@ -20,27 +17,18 @@ from lab.services.registry import Registry
 from lab.services.releases import Release
 from lab.services.source import Source, ensure_source
 from lab.services.standin import TAG, VERSION
-from provisioning import (
-    BaselineInputs,
-    ConfigureInputs,
-    Dashboard,
-    ModelEndpoint,
-    PhasePlan,
-    render_baseline,
-    render_configure,
-)
+from provisioning import PhasePlan, render_agent
 from provisioning.guest.backend import ENGINE
-from provisioning.models import ContainerInputs, DockerInputs
-from provisioning.phases import render_docker
 from pvelab.certificates import ensure_certificates
 from pvelab.template import ensure_template
+from settings.stack import AgentStack
 from tests.attacks.attack import Scene
-from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest
+from tests.e2e.phase_guest import CHECKOUT, Guest
+from tests.settings import unchecked
 
 PORT = 5000
 NEXT_TAG = again(TAG)
 PASSWORD = "canary horse battery staple"
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - of a container in a lab
 
 
 @dataclass
@@ -70,27 +58,33 @@ class Docked:
     def image(self, tag: str = TAG) -> str:
         return self.registry.reference(AGENT_REPOSITORY, tag)
 
-    def agent(self, tag: str = TAG, **more: Any) -> PhasePlan:
-        usual = {"backend": self.backend, "image": self.image(tag), "version": self.version(tag)}
-        usual["registry_ca"] = self.ca
-        return render_docker(DockerInputs.model_validate({**usual, **more}))
-
-    def configure(self, tag: str = TAG, container: dict[str, Any] | None = None, **more: Any) -> PhasePlan:
-        made = {"backend": self.backend, "image": self.image(tag), **(container or {})}
-        usual: dict[str, Any] = {
-            "model": ModelEndpoint(base_url=self.guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY)),
-            "dashboard": Dashboard(host=EVERYWHERE, password=SecretStr(PASSWORD)),
-            "container": ContainerInputs.model_validate(made),
+    def stack(self, tag: str = TAG, **given: Any) -> AgentStack:
+        """As Guest.stack, in a container."""
+        usual = {
+            "agentMode": "docker",
+            "agentBackend": self.backend,
+            "agentImage": self.image(tag),
+            "agentVersion": self.version(tag),
+            "agentApi": False,
+            "agentDashboard": True,
+            "agentDashboardPassword": PASSWORD,
         }
-        return render_configure(ConfigureInputs.model_validate({**usual, **more}))
+        return self.guest.stack(**{**usual, **given})
+
+    def agent(self, tag: str = TAG, *, ca: str | None = None, **given: Any) -> PhasePlan:
+        """`ca`: which authority the registry is trusted by; None: its own."""
+        stack = unchecked(self.stack(tag, **given), agent__model__authorities=self.ca if ca is None else ca)
+        return render_agent(stack.agent)
+
+    def configure(self, tag: str = TAG, **given: Any) -> PhasePlan:
+        return self.guest.configured(self.stack(tag, **given))
 
     def run(self, plan: PhasePlan) -> dict[str, Any]:
         return dict(self.guest.run(plan))
 
-    def verify(self, **more: Any) -> tuple[int, str, str]:
+    def verify(self, **asked: Any) -> tuple[int, str, str]:
         """As Guest.verify; a failure also says what the engine has done to the container meanwhile."""
-        usual = {"version": VERSION, "container": True, "dashboard": True, "auth_required": True}
-        status, out, err = self.guest.verify(**{**usual, **more})
+        status, out, err = self.guest.verify(**asked)
         if status:
             err += self.guest.shell(
                 f"{ENGINE} ps --all; "
@@ -100,7 +94,7 @@ class Docked:
         return status, out, err
 
     def up(self, tag: str = TAG) -> None:
-        for plan in (render_baseline(BaselineInputs()), self.agent(tag), self.configure(tag)):
+        for plan in (self.guest.baseline(), self.agent(tag), self.configure(tag)):
             self.run(plan)
 
     def scene(self, tag: str = TAG) -> Scene:
@@ -111,8 +105,7 @@ class Docked:
             self.up(tag)
 
         self.up(tag)
-        prove = partial(self.verify, version=self.version(tag))
-        return Scene("podman" if self.backend == "podman" else "docker", self.guest, prove, renew)
+        return Scene("podman" if self.backend == "podman" else "docker", self.guest, self.verify, renew)
 
     def inspect(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.guest.shell(f"{ENGINE} container inspect hermes"))[0]

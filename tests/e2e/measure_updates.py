@@ -13,8 +13,8 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from provisioning import BaselineInputs, render_baseline
 from tests.e2e.phase_guest import Guest, a_guest, made_of
 
 # What systemd and the services say, and which stage it ends.
@@ -34,7 +34,7 @@ def stages(journal: str) -> dict[str, float]:
 
 def switch(guest: Guest, directory: str, version: str) -> None:
     now = guest.shell("date +%s").strip()
-    outputs = guest.run(guest.configure(agent_directory=directory))
+    outputs = guest.run(guest.configure(directory))
     journal = guest.shell(f"journalctl --since @{now} --unit 'hermes-gateway' --output short-unix --no-pager")
     load = os.getloadavg()[0]
     told = ", ".join(f"{name} {seconds}" for name, seconds in stages(journal).items())
@@ -50,11 +50,15 @@ def two_builds(guest: Guest) -> tuple[tuple[str, str], tuple[str, str]]:
     releases = (source.previous, source.newest) if source.previous is not None else (source.newest,)
     found = []
     for release in releases:
-        given = {"git_tag": release.tag, "git_commit": release.commit, "version": release.version}
+        given: dict[str, Any] = {
+            "agentTag": release.tag,
+            "agentCommit": release.commit,
+            "agentVersion": release.version,
+        }
         directory = str(guest.run(guest.agent(**given))["directory"])
         found.append((directory, release.version))
         if len(found) == 1:
-            guest.run(guest.configure(agent_directory=directory))
+            guest.run(guest.configure(directory))
     if len(found) == 1:
         found.append((made_of(guest.shell, found[0][0], "0.19.5", {}), "0.19.5"))
     return found[0], found[1]
@@ -66,7 +70,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="measure-updates-") as folder,
         a_guest(Path(folder)) as guest,
     ):
-        guest.run(render_baseline(BaselineInputs()))
+        guest.run(guest.baseline())
         first, second = two_builds(guest)
         for number in range(times):
             switch(guest, *(first if number % 2 else second))

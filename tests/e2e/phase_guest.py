@@ -15,39 +15,41 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
+from components.agent import own_uv
 from lab.bench import Bench, a_bench
+from lab.services.model import MODEL
 from lab.services.releases import Release
 from lab.services.source import SOURCE_CACHE, Source, ensure_source
 from provisioning import (
-    AgentInputs,
-    ApiServer,
-    ConfigureInputs,
-    Dashboard,
-    ModelEndpoint,
+    Built,
     PhaseFailed,
     PhasePlan,
     SshTarget,
-    VerifyInputs,
     render_agent,
+    render_baseline,
     render_configure,
     render_verify,
     run_phase,
     wait_for_ssh,
 )
-from provisioning.models import HOME
-from provisioning.phases import render_backups
+from provisioning.phases import EXTRAS, render_backups
 from provisioning.ssh import connect
 from pvelab.template import DEBIAN
+from settings.cattle import CattleSettings
+from settings.section import default_of
+from settings.stack import AgentStack
 from tests.listening import end_listening
+from tests.settings import cattle
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MODEL_KEY = "sk-e2e-canary-5f2c9d"
+HOME = default_of(CattleSettings, "mount_path")
 
 
 @dataclass
@@ -55,9 +57,8 @@ class Guest(Bench):
     """A bench of the lab whose guest is driven by the phases."""
 
     source: Source = field(kw_only=True)
-    api: bool = False
-    dashboard: bool = True
-    """With `api`: what `configure` declared last, and `verify` looks for."""
+    declared: AgentStack | None = None
+    """What `configure` was made of last, and `verify` looks for."""
 
     @property
     def repository_url(self) -> str:
@@ -91,37 +92,51 @@ class Guest(Bench):
 
     # -- the plans of the tests --------------------------------------------------------------------------------------
 
-    def agent(self, source: str = "git", **more: object) -> PhasePlan:
-        """From git: without the web interface, unless `web_ui` says that it is built."""
-        uv = CHECKOUT / ".cache" / "uv" / "bin" / "uv"
-        usual = {
-            "source": source,
-            "git_url": self.repository_url,
-            "git_tag": self.release.tag,
-            "git_commit": self.release.commit,
-            "uv_binary": str(uv) if uv.exists() else None,
-        }
-        return render_agent(AgentInputs.model_validate({**usual, **more}))
+    def stack(self, **given: Any) -> AgentStack:
+        """The settings of a stack with the lab's model and release; `given`: what differs, by its keys.
 
-    def configure(self, model: str = "lab-model", dashboard: Dashboard | None = None, **more: object) -> PhasePlan:
-        """With the API, by which a prompt takes a second instead of four; `verify` then uses it, too.
-
-        Without the dashboard, whose interface a checkout does not have.
+        With the API, by which a prompt takes a second instead of four. Without the dashboard, whose interface a
+        checkout has only where it is built (agentWebUi).
         """
-        endpoint = ModelEndpoint(base_url=self.model.base_url, name=model, api_key=SecretStr(MODEL_KEY))
-        usual: dict[str, object] = {"model": endpoint, "dashboard": dashboard or Dashboard(enabled=False)}
-        usual["api_server"] = ApiServer(enabled=True)
-        inputs = ConfigureInputs.model_validate({**usual, **more})
-        self.api, self.dashboard = inputs.api_server.enabled, inputs.dashboard.enabled
-        return render_configure(inputs)
+        usual = {
+            "agentModelUrl": self.model.base_url,
+            "agentModel": MODEL,
+            "agentModelKey": MODEL_KEY,
+            "agentRepository": self.repository_url,
+            "agentTag": self.release.tag,
+            "agentCommit": self.release.commit,
+            "agentVersion": self.release.version,
+            "agentWebUi": "prebuilt",
+            "agentDashboard": False,
+            "agentApi": True,
+            "cattleMountPath": self.home,
+        }
+        return cattle(**{**usual, **given})
+
+    def baseline(self, **given: Any) -> PhasePlan:
+        return render_baseline(self.stack(**given))
+
+    def agent(self, extras: tuple[str, ...] = EXTRAS, **given: Any) -> PhasePlan:
+        return render_agent(self.stack(**given).agent, own_uv(), extras)
+
+    def configure(self, directory: str | None = None, unfinished_update: str | None = None, **given: Any) -> PhasePlan:
+        return self.configured(self.stack(**given), Built(directory, unfinished_update))
+
+    def configured(self, stack: AgentStack, built: Built | None = None) -> PhasePlan:
+        """The plan of other settings; they are what `verify` looks for from now on."""
+        self.declared = stack
+        return render_configure(stack, built or Built())
+
+    def proof(self, **asked: Any) -> PhasePlan:
+        """The verify phase; `asked`: fields of its Probe."""
+        return render_verify(self.declared or self.stack(), **asked)
 
     def run(self, plan: PhasePlan) -> dict[str, object]:
         return run_phase(self.target(), plan, on_line=lambda _: None, timeout_s=300).outputs
 
-    def verify(self, **more: object) -> tuple[int, str, str]:
+    def verify(self, **asked: Any) -> tuple[int, str, str]:
         """Exit status, the result as JSON, and what was said; 1 and no result when something is not as declared."""
-        usual = {"version": self.release.version, "api_server": self.api, "dashboard": self.dashboard}
-        plan = render_verify(VerifyInputs.model_validate({**usual, **more}))
+        plan = self.proof(**asked)
         lines: list[str] = []
         try:
             result = run_phase(self.target(), plan, on_line=lines.append, timeout_s=240)

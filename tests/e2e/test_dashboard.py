@@ -26,7 +26,6 @@ import pytest
 import tenacity
 import trustme
 import websocket
-from pydantic import SecretStr
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
@@ -34,20 +33,13 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support import expected_conditions as shown
 from selenium.webdriver.support.wait import WebDriverWait
 
-from provisioning import (
-    BaselineInputs,
-    ConfigureInputs,
-    Dashboard,
-    ModelEndpoint,
-    OidcClient,
-    render_baseline,
-    render_configure,
-)
+from settings.agent.dashboard import DashboardSettings
 from tests.e2e import proxies
 from tests.e2e.identity import Provider, serving
-from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, needs_root
+from tests.e2e.phase_guest import CHECKOUT, Guest, needs_root
 from tests.e2e.proxies import NAME, PATIENCE, Answer, Proxy, Visitor
 from tests.listening import free_port
+from tests.settings import unchecked
 
 pytestmark = needs_root
 
@@ -88,41 +80,44 @@ def provider(guest: Guest, authority: trustme.CA, caddy_port: int) -> Iterator[P
 
 
 @pytest.fixture(scope="module")
-def dashboard(guest: Guest, provider: Provider, authority: trustme.CA, caddy_port: int) -> Dashboard:
+def dashboard(guest: Guest, provider: Provider, authority: trustme.CA, caddy_port: int) -> DashboardSettings:
     """The running agent, opened as the settings would open it for these proxies and this provider."""
-    guest.run(render_baseline(BaselineInputs()))
-    guest.run(guest.agent(web_ui="build"))
+    guest.run(guest.baseline())
+    guest.run(guest.agent(agentWebUi="build"))
     guest.shell(f"echo '{guest.plan.gateway} {LOGIN}' >>/etc/hosts")
-    wanted = Dashboard(
-        host="0.0.0.0",  # noqa: S104 - of a container in a lab
-        username=USER,
-        password_hash=SecretStr(HASH),
-        oidc=OidcClient(issuer=provider.issuer, client_id=provider.client_id, client_secret=SecretStr(CLIENT_SECRET)),
-        public_url=f"https://{NAME}:{caddy_port}",
-        trusted_proxies=(str(guest.plan.gateway),),
+    stack = guest.stack(
+        agentApi=False,
+        agentDashboard=True,
+        agentDashboardHost="0.0.0.0",  # noqa: S104 - of a container in a lab
+        agentDashboardUser=USER,
+        agentDashboardPasswordHash=HASH,
+        agentDashboardOidcIssuer=provider.issuer,
+        agentDashboardOidcClientId=provider.client_id,
+        agentDashboardOidcClientSecret=CLIENT_SECRET,
+        agentDashboardPublicUrl=f"https://{NAME}:{caddy_port}",
+        agentDashboardTrustedProxies=[str(guest.plan.gateway)],
     )
-    endpoint = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY))
     certificates = authority.cert_pem.bytes().decode()
-    guest.run(render_configure(ConfigureInputs(model=endpoint, dashboard=wanted, ca_certificates=certificates)))
-    return wanted
+    guest.run(guest.configured(unchecked(stack, agent__model__authorities=certificates)))
+    return stack.agent.dashboard
 
 
 @pytest.fixture(scope="module")
 def caddy(
-    guest: Guest, dashboard: Dashboard, caddy_port: int, tmp_path_factory: pytest.TempPathFactory
+    guest: Guest, dashboard: DashboardSettings, caddy_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Proxy]:
     with proxies.caddy(tmp_path_factory.mktemp("caddy"), f"{guest.address}:{dashboard.port}", caddy_port) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def nginx(guest: Guest, dashboard: Dashboard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+def nginx(guest: Guest, dashboard: DashboardSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     with proxies.nginx(tmp_path_factory.mktemp("nginx"), f"{guest.address}:{dashboard.port}", free_port()) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def manager(guest: Guest, dashboard: Dashboard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+def manager(guest: Guest, dashboard: DashboardSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     folder = tmp_path_factory.mktemp("manager")
     with proxies.nginx_proxy_manager(folder, f"{guest.address}:{dashboard.port}", free_port()) as made:
         yield made
@@ -134,19 +129,16 @@ def proxy(request: pytest.FixtureRequest) -> Proxy:
     return made
 
 
-def verify(guest: Guest, dashboard: Dashboard) -> tuple[int, str, str]:
+def verify(guest: Guest) -> tuple[int, str, str]:
     return guest.verify(
-        auth_required=True,
-        auth_providers=dashboard.providers,
-        public_url=dashboard.public_url,
-        dashboard_host=dashboard.host,
         services_timeout_s=PATIENCE,
         prompt_timeout_s=PATIENCE,
     )
 
 
-def test_verify_finds_both_ways_in_and_reaches_the_provider(guest: Guest, dashboard: Dashboard) -> None:
-    status, _, err = verify(guest, dashboard)
+@pytest.mark.usefixtures("dashboard")
+def test_verify_finds_both_ways_in_and_reaches_the_provider(guest: Guest) -> None:
+    status, _, err = verify(guest)
     assert status == 0, err
 
 
@@ -355,7 +347,7 @@ def test_a_provider_s_word_opens_the_dashboard(
     assert provider.refused == []
 
 
-def test_a_tunnel_leads_to_the_dashboard(guest: Guest, dashboard: Dashboard) -> None:
+def test_a_tunnel_leads_to_the_dashboard(guest: Guest, dashboard: DashboardSettings) -> None:
     """`scripts/agent dashboard`, without the stack that it would ask for the address."""
     target, port = guest.target(), free_port()
     program = (
@@ -395,16 +387,17 @@ def test_a_tunnel_leads_to_the_dashboard(guest: Guest, dashboard: Dashboard) -> 
         child.stdout.close()
 
 
-def test_a_provider_that_is_not_reached_is_told(guest: Guest, dashboard: Dashboard) -> None:
+@pytest.mark.usefixtures("dashboard")
+def test_a_provider_that_is_not_reached_is_told(guest: Guest) -> None:
     guest.shell(f"sed -i '/{LOGIN}/d' /etc/hosts && systemctl restart hermes-dashboard.service")
-    status, _, err = verify(guest, dashboard)
+    status, _, err = verify(guest)
     assert status == 1
     assert "can't begin a login at the OpenID Connect provider" in err
     assert CLIENT_SECRET not in err
 
 
-def test_no_secret_of_the_dashboard_is_where_others_read_it(guest: Guest, dashboard: Dashboard) -> None:
-    assert dashboard.authenticated
+def test_no_secret_of_the_dashboard_is_where_others_read_it(guest: Guest, dashboard: DashboardSettings) -> None:
+    assert dashboard.providers
     places = "/var/lib/hermes-provision /run /var/log /tmp /var/tmp /etc/systemd /home/hermes/.hermes/logs"
     for secret in (PASSWORD, CLIENT_SECRET, HASH):
         assert guest.shell(f"grep -rlF '{secret}' {places} 2>/dev/null || true") == ""

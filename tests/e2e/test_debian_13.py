@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioning import BaselineInputs, render_baseline
 from tests.e2e.phase_guest import Guest, a_guest, needs_root
 from tests.e2e.test_stacks import lab_with_stacks
 
@@ -22,7 +21,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
 
 def test_the_agent_is_installed_answers_and_stays_in_its_sandbox(guest: Guest) -> None:
     assert guest.shell(". /etc/os-release; echo $VERSION_CODENAME").strip() == "trixie"
-    guest.run(render_baseline(BaselineInputs()))
+    guest.run(guest.baseline())
     installed = guest.run(guest.agent())
     assert installed["version"] == guest.release.version
     assert str(installed["python"]).startswith("3.13."), "Debian's own"

@@ -21,11 +21,10 @@ import tenacity
 import yaml
 from aiohttp import web
 
-from components.agent import configure_inputs
 from components.explanation import explain
 from lab.ports import MODEL_PORT
 from lab.services.model import ModelEndpoint as LabModel
-from provisioning import BaselineInputs, PhaseFailed, PhasePlan, render_baseline, render_configure
+from provisioning import PhaseFailed, PhasePlan, render_configure
 from settings.kinds import unfit_for_env
 from tests.e2e.phase_guest import Guest, needs_root
 from tests.settings import cattle
@@ -170,7 +169,7 @@ class Story:
 
     def plan(self, **changed: Any) -> PhasePlan:
         self.declared |= changed
-        return render_configure(configure_inputs(cattle(**self.declared)))
+        return render_configure(cattle(**self.declared))
 
     def configure(self, **changed: Any) -> dict[str, Any]:
         """What a preview would tell of it is what has to happen."""
@@ -189,7 +188,7 @@ class Story:
         return self.guest.shell(f"cd /home/hermes && runuser -u hermes -- {environment} HOME=/home/hermes {command}")
 
     def works(self) -> None:
-        status, _, err = self.guest.verify(dashboard=False, api_server=True)
+        status, _, err = self.guest.verify()
         assert status == 0, err
 
 
@@ -205,8 +204,8 @@ def story(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
     guest.model.stop()
     spare.start()
     first.start()
-    guest.run(render_baseline(BaselineInputs()))
-    guest.run(guest.agent(extra_python_packages=("tabulate==0.9.0",)))
+    guest.run(guest.baseline())
+    guest.run(guest.agent(agentExtraPythonPackages=["tabulate==0.9.0"]))
     guest.shell(
         f"runuser -u hermes -- sh -c 'umask 077; cat >/home/hermes/.hermes/config.yaml' <<'END'\n{USERS_CONFIG}END\n"
         "echo 'I was here before.' >/home/hermes/.hermes/SOUL.md; chown hermes: /home/hermes/.hermes/SOUL.md"
@@ -279,7 +278,7 @@ def test_all_that_is_declared_reaches_the_running_agent(story: Story) -> None:
         "mcp__remote__beacon",
     }
     called = 'call mcp__lab__lantern: {"text": "it burns"}'
-    status, _, err = story.guest.verify(dashboard=False, api_server=True, prompt=called, expect="snrub ti")
+    status, _, err = story.guest.verify(prompt=called, expect="snrub ti")
     assert status == 0, err
     calls = [call["function"]["name"] for m in story.first.turn()["messages"] for call in m.get("tool_calls") or ()]
     searched = ["tool_search", "tool_describe", "tool_call"]

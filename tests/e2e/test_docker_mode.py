@@ -19,7 +19,7 @@ import requests
 from components.agent import STATE_OF_CONTAINER
 from lab.image import BASE_REPOSITORY, BASE_TAG
 from lab.services.standin import VERSION
-from provisioning import BaselineInputs, PhaseFailed, render_baseline
+from provisioning import PhaseFailed
 from provisioning.guest.common import CONTAINER_UNIT, GATEWAY
 from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
@@ -38,8 +38,8 @@ from tests.e2e.phase_guest import (
 pytestmark = needs_root
 
 WITH_A_FOLDER = {
-    "volumes": [{"source": "/data", "target": "/data"}],
-    "options": {"environment": {"P": "$5 ${HOME}"}},
+    "agentExtraVolumes": ["/data:/data"],
+    "agentExtraOptions": {"environment": {"P": "$5 ${HOME}"}},
 }
 
 
@@ -50,9 +50,9 @@ def docked(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 
 
 def test_the_engine_is_installed_and_proved_and_the_image_comes_by_its_digest(docked: Docked) -> None:
-    docked.run(render_baseline(BaselineInputs()))
+    docked.run(docked.guest.baseline())
     with pytest.raises(PhaseFailed, match=r"calls itself 0\.19\.0, but 0\.20\.0 is declared"):
-        run_cut(docked.guest, docked.agent(version="0.20.0"), "engine: installing", "image: pulling")
+        run_cut(docked.guest, docked.agent(agentVersion="0.20.0"), "engine: installing", "image: pulling")
     outputs = docked.run(docked.agent())
     assert (outputs["version"], outputs["dashboard_available"]) == ("0.19.0", True)
     assert docked.guest.shell("docker compose version --short").strip().startswith("2.")
@@ -62,7 +62,7 @@ def test_the_engine_is_installed_and_proved_and_the_image_comes_by_its_digest(do
 
 def test_a_registry_that_is_not_trusted_is_told(docked: Docked) -> None:
     with pytest.raises(PhaseFailed, match="agentCaFile"):
-        docked.run(docked.agent(NEXT_TAG, registry_ca=None))
+        docked.run(docked.agent(NEXT_TAG, ca=""))
 
 
 def test_the_container_works_is_healthy_and_shows_no_secret(docked: Docked) -> None:
@@ -95,7 +95,7 @@ def test_a_setting_goes_in_place_and_keeps_what_was_written_inside(docked: Docke
     guest.shell("docker exec hermes sh -c 'echo written inside >/opt/mark'")
     assert ask(guest.target(), "remember: the cat is called Miez")
     before = docked.inspect()["Id"]
-    outputs = docked.run(docked.configure(settings={"agent": {"max_turns": 7}}, environment={"PRICE": "$5"}))
+    outputs = docked.run(docked.configure(agentSettings={"agent": {"max_turns": 7}}, agentEnvironment={"PRICE": "$5"}))
     assert outputs["container"] == "restart"
     assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
     # Read by the agent in the container, through the managed scope.
@@ -130,7 +130,7 @@ def test_another_identity_is_another_container_and_the_data_stays(docked: Docked
     before = docked.inspect()
     guest.shell("mkdir -p /data && chown 10000:10000 /data")
     docked.run(docked.agent(NEXT_TAG))
-    plan = docked.configure(NEXT_TAG, WITH_A_FOLDER)
+    plan = docked.configure(NEXT_TAG, **WITH_A_FOLDER)
     outputs = docked.run(plan)
     after = docked.inspect()
     assert outputs["container"] == "create"
@@ -156,7 +156,7 @@ def test_an_image_that_fails_its_proof_is_gone_back_from(docked: Docked) -> None
     before, known, old = guest.shell(files), sessions(guest, INSIDE), used_home.schema(guest)
     docked.run(docked.agent(docked.broken_tag))
     with pytest.raises(PhaseFailed) as failed:
-        docked.run(docked.configure(docked.broken_tag, WITH_A_FOLDER, settings={"agent": {"max_turns": 9}}))
+        docked.run(docked.configure(docked.broken_tag, **WITH_A_FOLDER, agentSettings={"agent": {"max_turns": 9}}))
     told = str(failed.value)
     assert f"the update to {docked.newest.version} in hermes-agent:{docked.broken_tag} was taken back" in told
     assert f"not today, of schema {used_home.schemas_of(docked.source)[1]}" in told
@@ -173,7 +173,7 @@ def test_an_image_that_fails_its_proof_is_gone_back_from(docked: Docked) -> None
     assert "Miez" in ask(guest.target(), "what do you remember?")
     # What was declared before holds, and nothing has to be done for it.
     docked.run(docked.agent(NEXT_TAG))
-    assert docked.run(docked.configure(NEXT_TAG, WITH_A_FOLDER))["container"] == "nothing"
+    assert docked.run(docked.configure(NEXT_TAG, **WITH_A_FOLDER))["container"] == "nothing"
 
 
 def test_back_to_a_backup_by_hand(docked: Docked) -> None:
@@ -191,7 +191,7 @@ def test_back_to_a_backup_by_hand(docked: Docked) -> None:
 def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked: Docked) -> None:
     before = docked.inspect()["State"]["StartedAt"]
     with pytest.raises(PhaseFailed, match="no such folder in the guest"):
-        docked.run(docked.configure(NEXT_TAG, {"volumes": [{"source": "/fast", "target": "/fast"}]}))
+        docked.run(docked.configure(NEXT_TAG, agentExtraVolumes=["/fast:/fast"]))
     assert docked.inspect()["State"]["StartedAt"] == before
 
 
@@ -207,7 +207,7 @@ def test_both_modes_share_one_home(docked: Docked) -> None:
     assert gateways(guest) == 1
     # The release of the image.
     old = guest.source.previous or guest.source.newest
-    guest.run(guest.agent(git_tag=old.tag, git_commit=old.commit))
+    guest.run(guest.agent(agentTag=old.tag, agentCommit=old.commit, agentVersion=old.version))
     assert gateways(guest) == 1
     # As after a run that was killed between the end of one mode and the start of the other: neither runs.
     guest.shell("systemctl stop hermes-container.service", 120)
@@ -312,7 +312,7 @@ def test_a_state_directory_that_is_a_link_is_given_to_no_new_container(docked: D
     guest.shell("runuser -u hermes -- sh -c 'cd ~ && mv .hermes aside && ln -s aside .hermes'")
     try:
         with pytest.raises(PhaseFailed, match=r"/home/hermes/\.hermes is a symbolic link"):
-            docked.run(docked.configure(NEXT_TAG, {"options": {"cpus": 1}}))
+            docked.run(docked.configure(NEXT_TAG, agentExtraOptions={"cpus": 1}))
     finally:
         guest.shell("runuser -u hermes -- sh -c 'cd ~ && rm .hermes && mv aside .hermes'")
     assert docked.inspect()["State"]["StartedAt"] == before
@@ -340,7 +340,7 @@ def test_a_key_that_the_image_makes_does_not_beat_the_declared_one(docked: Docke
     guest.shell(f"runuser -u hermes -- sh -c 'umask 077; echo OTHER=1 >{home}'")
     guest.shell(f"systemctl restart {CONTAINER_UNIT}", 240)
     # By the declared key.
-    status, _, err = docked.verify(version=docked.newest.version)
+    status, _, err = docked.verify()
     assert status == 0, err
     [made] = guest.shell(f"sed -n s/^API_SERVER_KEY=//p {home}").split()
     declared = guest.shell("sed -n s/^API_SERVER_KEY=//p /etc/hermes/.env").strip().strip("'")

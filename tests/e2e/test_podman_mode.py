@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioning import BaselineInputs, render_baseline, run_phase
+from provisioning import run_phase
 from provisioning.guest.backend import ENGINE
 from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
@@ -30,7 +30,7 @@ def docked(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 
 def test_the_container_works_is_healthy_and_shows_no_secret(docked: Docked) -> None:
     guest = docked.guest
-    docked.run(render_baseline(BaselineInputs()))
+    docked.run(guest.baseline())
     outputs = docked.run(docked.agent())
     assert (outputs["backend"], outputs["version"]) == ("podman", "0.19.0")
     outputs = docked.run(docked.configure())
@@ -53,13 +53,13 @@ def test_a_setting_goes_in_place_and_a_second_run_changes_nothing(docked: Docked
     guest.shell(f"{ENGINE} exec hermes sh -c 'echo written inside >/opt/mark'")
     assert ask(guest.target(), "remember: the cat is called Miez")
     before = docked.inspect()["Id"]
-    changed = docked.configure(settings={"agent": {"max_turns": 7}})
+    changed = docked.configure(agentSettings={"agent": {"max_turns": 7}})
     assert docked.run(changed)["container"] == "restart"
     assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
     assert guest.shell(f"{INSIDE} config get agent.max_turns").strip() == "7"
     started = docked.inspect()["State"]["StartedAt"]
     docked.run(docked.agent())
-    again = docked.configure(settings={"agent": {"max_turns": 7}}, backups_kept=6)
+    again = docked.configure(agentSettings={"agent": {"max_turns": 7}}, agentBackupsKept=6)
     assert docked.run(again)["container"] == "nothing"
     assert docked.inspect()["State"]["StartedAt"] == started
 

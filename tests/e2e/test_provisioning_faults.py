@@ -15,10 +15,8 @@ from dataclasses import replace
 import pytest
 
 from provisioning import (
-    BaselineInputs,
     PhaseFailed,
     PhasePlan,
-    render_baseline,
     run_phase,
     ssh,
 )
@@ -32,7 +30,7 @@ pytestmark = needs_root
 
 
 def test_a_checkout_is_installed_as_its_makers_ship_it(guest: Guest) -> None:
-    guest.run(render_baseline(BaselineInputs()))
+    guest.run(guest.baseline())
     before = guest.shell("ls -A /home/hermes /usr/local/bin")
     outputs = guest.run(guest.agent())
     directory = f"/opt/hermes/{guest.agent_git_name}"

@@ -19,27 +19,17 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from provisioning import (
-    ApiServer,
-    BaselineInputs,
-    ConfigureInputs,
-    Dashboard,
     HostKeyMismatch,
-    ModelEndpoint,
     PhaseFailed,
-    VerifyInputs,
     WrongMachine,
-    render_baseline,
-    render_configure,
-    render_verify,
     run_phase,
     wait_for_ssh,
 )
-from provisioning.models import PYPI_VERSION
 from provisioning.ssh import Card, connect
 from proxmox.hostkeys import fingerprints
 from tests.attacks.attack import Scene, attacks, carry_out
@@ -48,13 +38,14 @@ from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, Proxy, needs_root,
 pytestmark = needs_root
 
 PASSWORD = "canary horse battery staple"
+PYPI_VERSION = "0.19.0"  # the last one that there is
 
 
 def test_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Guest) -> None:
     guest.discard()
     guest.up(with_volume=False)
     with pytest.raises(PhaseFailed) as refused:
-        guest.run(render_baseline(BaselineInputs()))
+        guest.run(guest.baseline())
     assert "nothing is mounted at /home/hermes" in str(refused.value)
     assert guest.shell("getent passwd hermes || echo none").strip() == "none"
     assert guest.shell("command -v git || echo none").strip() == "none"
@@ -64,7 +55,7 @@ def test_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Guest)
 def test_a_home_of_another_owner_is_refused(guest: Guest) -> None:
     guest.shell("chown 1234 /home/hermes")
     with pytest.raises(PhaseFailed) as refused:
-        guest.run(render_baseline(BaselineInputs()))
+        guest.run(guest.baseline())
     assert "belongs to uid 1234, expected 10000" in str(refused.value)
     guest.shell("chown 0:0 /home/hermes")
 
@@ -78,7 +69,7 @@ def test_a_machine_that_is_not_the_container_is_refused_and_not_written_to(guest
     with pytest.raises(WrongMachine, match=r"(?s)not CT 107.*bc:24:11:00:00:07.*bc:24:11:00:00:05"):
         run_phase(
             replace(guest.target(), card=Card("CT 107", "BC:24:11:00:00:07")),
-            render_baseline(BaselineInputs()),
+            guest.baseline(),
             on_line=lambda _: None,
         )
     assert guest.shell(OF_OURS) == before
@@ -98,8 +89,8 @@ def test_the_container_shows_a_key_that_its_creation_told_and_another_machine_do
 
 
 def test_baseline_and_agent_survive_cut_connections(guest: Guest) -> None:
-    run_cut(guest, render_baseline(BaselineInputs()), "packages: installing")
-    run_cut(guest, guest.agent(web_ui="build"), "agent: building")
+    run_cut(guest, guest.baseline(), "packages: installing")
+    run_cut(guest, guest.agent(agentWebUi="build"), "agent: building")
     assert guest.shell("stat -c %u:%g:%a /home/hermes /home/hermes/.hermes/memories").split() == [
         "10000:10000:750",
         "10000:10000:700",
@@ -109,10 +100,9 @@ def test_baseline_and_agent_survive_cut_connections(guest: Guest) -> None:
 
 
 def test_configure_and_verify_prove_a_working_agent(guest: Guest) -> None:
-    outputs = run_cut(guest, guest.configure(dashboard=Dashboard()), "services: ")
+    outputs = run_cut(guest, guest.configure(agentDashboard=True), "services: ")
     assert outputs["restarted"] == ["hermes-gateway.service", "hermes-dashboard.service"]
-    verify = render_verify(VerifyInputs(version=guest.release.version, api_server=True))
-    assert "HERMES-OK" in str(run_cut(guest, verify, "verify: gateway")["answer"])
+    assert "HERMES-OK" in str(run_cut(guest, guest.proof(), "verify: gateway")["answer"])
     assert guest.shell("stat -c %U:%G:%a /etc/hermes /etc/hermes/.env /etc/hermes/config.yaml").split() == [
         "root:hermes:750",
         "root:hermes:640",
@@ -143,8 +133,8 @@ def test_a_second_run_changes_nothing(guest: Guest) -> None:
         )
 
     before = stamp()
-    configure = guest.configure(dashboard=Dashboard())
-    for plan in (render_baseline(BaselineInputs()), guest.agent(web_ui="build"), configure):
+    configure = guest.configure(agentDashboard=True)
+    for plan in (guest.baseline(), guest.agent(agentWebUi="build"), configure):
         outputs = guest.run(plan)
         assert outputs.get("restarted", []) == []
     assert stamp() == before
@@ -152,13 +142,17 @@ def test_a_second_run_changes_nothing(guest: Guest) -> None:
 
 def test_a_new_dashboard_password_restarts_the_dashboard_only(guest: Guest) -> None:
     everywhere = "0.0.0.0"  # noqa: S104 - of a container in a lab
-    opened = Dashboard(host=everywhere, password=SecretStr(PASSWORD))
-    assert guest.run(guest.configure(dashboard=opened))["restarted"] == ["hermes-dashboard.service"]
-    status, _, err = guest.verify(auth_required=True, dashboard_host=everywhere)
+    opened: dict[str, Any] = {
+        "agentDashboard": True,
+        "agentDashboardHost": everywhere,
+        "agentDashboardPassword": PASSWORD,
+    }
+    assert guest.run(guest.configure(**opened))["restarted"] == ["hermes-dashboard.service"]
+    status, _, err = guest.verify()
     assert status == 0, err
     # The salt is random, the hash is kept: the same password is no change.
-    assert guest.run(guest.configure(dashboard=opened))["restarted"] == []
-    guest.run(guest.configure(dashboard=Dashboard()))
+    assert guest.run(guest.configure(**opened))["restarted"] == []
+    guest.run(guest.configure(agentDashboard=True))
 
 
 def test_what_is_declared_wins_and_the_users_file_stays_as_it_is(guest: Guest) -> None:
@@ -166,7 +160,7 @@ def test_what_is_declared_wins_and_the_users_file_stays_as_it_is(guest: Guest) -
     theirs = "# my words\nmodel:\n  default: another-model\nagent:\n  max_turns: 7\n"
     guest.shell(f"runuser -u hermes -- sh -c 'printf %s \"$1\" >/home/hermes/.hermes/config.yaml' sh '{theirs}'")
     guest.shell("systemctl restart hermes-gateway.service hermes-dashboard.service")
-    guest.run(guest.configure(dashboard=Dashboard()))
+    guest.run(guest.configure(agentDashboard=True))
     status, _, err = guest.verify()
     assert status == 0, err
     # DEFAULT_CONFIG in hermes_cli/config.py.
@@ -180,11 +174,11 @@ def test_port_that_is_taken_is_told_with_its_holder(guest: Guest) -> None:
     guest.shell("systemd-run --quiet --collect --unit=squatter python3 -m http.server --bind 127.0.0.1 9119")
     guest.shell("for i in $(seq 100); do ss -ltn 'sport = :9119' | grep -q LISTEN && exit; sleep 0.1; done; exit 1")
     with pytest.raises(PhaseFailed) as refused:
-        guest.run(guest.configure(dashboard=Dashboard()))
+        guest.run(guest.configure(agentDashboard=True))
     assert "the dashboard can't listen on 127.0.0.1 port 9119" in str(refused.value)
     assert "python3" in str(refused.value)
     guest.shell("systemctl stop squatter.service")
-    assert guest.run(guest.configure(dashboard=Dashboard()))["restarted"] == ["hermes-dashboard.service"]
+    assert guest.run(guest.configure(agentDashboard=True))["restarted"] == ["hermes-dashboard.service"]
 
 
 def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Guest) -> None:
@@ -225,7 +219,7 @@ def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Gues
 def test_moved_tag_is_refused_and_nothing_is_switched(guest: Guest) -> None:
     before = guest.shell("readlink /opt/hermes/current")
     with pytest.raises(PhaseFailed) as refused:
-        guest.run(guest.agent(git_commit="0123456789" * 4))
+        guest.run(guest.agent(agentCommit="0123456789" * 4))
     assert f"the tag {guest.release.tag} is at commit {guest.release.commit}" in str(refused.value)
     assert guest.shell("readlink /opt/hermes/current") == before
 
@@ -233,7 +227,7 @@ def test_moved_tag_is_refused_and_nothing_is_switched(guest: Guest) -> None:
 def test_checkout_that_calls_itself_otherwise_is_not_switched_to(guest: Guest) -> None:
     before = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
     with pytest.raises(PhaseFailed, match=re.escape(f"calls itself {guest.release.version}, but 9.9.9 is declared")):
-        guest.run(guest.agent(version="9.9.9"))
+        guest.run(guest.agent(agentVersion="9.9.9"))
     after = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
     assert after == before
 
@@ -243,7 +237,7 @@ def test_what_an_interrupted_build_left_is_swept_away(guest: Guest) -> None:
     # The package index's, with its interface in it; a folder without its certificate.
     index, current = f"/opt/hermes/{PYPI_VERSION}", guest.shell("readlink /opt/hermes/current")
     guest.shell(f"mkdir {index}")
-    installed = guest.run(guest.agent("pypi"))
+    installed = guest.run(guest.agent(agentSource="pypi", agentVersion=PYPI_VERSION))
     assert (installed["directory"], installed["version"], installed["dashboard_available"]) == (
         index,
         PYPI_VERSION,
@@ -263,12 +257,12 @@ def test_what_an_interrupted_build_left_is_swept_away(guest: Guest) -> None:
 def test_a_checkout_without_web_ui_says_so_or_has_it_built(guest: Guest) -> None:
     assert guest.run(guest.agent())["dashboard_available"] is False
     with pytest.raises(PhaseFailed, match="has no web UI"):
-        guest.run(guest.configure(dashboard=Dashboard()))
+        guest.run(guest.configure(agentDashboard=True))
     assert guest.shell("systemctl is-active hermes-gateway.service").strip() == "active"
 
-    built = guest.run(guest.agent(web_ui="build"))
+    built = guest.run(guest.agent(agentWebUi="build"))
     assert (built["dashboard_available"], built["terminal_available"]) == (True, True)
-    guest.run(guest.configure(dashboard=Dashboard()))
+    guest.run(guest.configure(agentDashboard=True))
     status, _, err = guest.verify()
     assert status == 0, err
     # What nobody has built is root's, and nothing of nobody's is left.
@@ -319,7 +313,7 @@ def test_the_agent_uses_its_tools_inside_the_sandbox(guest: Guest) -> None:
 @pytest.fixture(scope="module")
 def scene(guest: Guest) -> Scene:
     def up() -> None:
-        for plan in (render_baseline(BaselineInputs()), guest.agent(), guest.configure()):
+        for plan in (guest.baseline(), guest.agent(), guest.configure()):
             guest.run(plan)
 
     def renew() -> None:
@@ -337,7 +331,7 @@ def test_an_attack_is_held(scene: Scene, attack: str) -> None:
 
 def test_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) -> None:
     target = through(proxy, guest.target())
-    plan = render_baseline(BaselineInputs(extra_packages=("tree",)))
+    plan = guest.baseline(agentExtraPackages=["tree"])
     lines: list[str] = []
 
     def hear(line: str) -> None:
@@ -354,9 +348,7 @@ def test_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) ->
 
 
 def test_verify_names_a_model_that_refuses(guest: Guest) -> None:
-    wrong = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr("sk-wrong-canary-77"))
-    off = Dashboard(enabled=False)
-    guest.run(render_configure(ConfigureInputs(model=wrong, dashboard=off, api_server=ApiServer(enabled=True))))
+    guest.run(guest.configure(agentModelKey="sk-wrong-canary-77"))
     status, out, err = guest.verify()
     assert status == 1
     assert out == ""
@@ -372,7 +364,7 @@ def test_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(guest:
     guest.renew()
     assert guest.target().host_key != old
     began = time.monotonic()
-    for plan in (render_baseline(BaselineInputs()), guest.agent(), guest.configure()):
+    for plan in (guest.baseline(), guest.agent(), guest.configure()):
         guest.run(plan)
     status, _, err = guest.verify()
     assert status == 0, err

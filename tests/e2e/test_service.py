@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 import tenacity
-from pydantic import SecretStr
 
 from components.agent import STATE_OF_SERVICE
-from provisioning import BaselineInputs, ConfigureInputs, ModelEndpoint, PhaseFailed, render_baseline, render_configure
+from provisioning import PhaseFailed
 from provisioning.guest.common import GATEWAY
 from provisioning.phases import PhasePlan, systemd_quote
 from provisioning.ssh import connect
-from tests.e2e.phase_guest import MODEL_KEY, Guest, follow_the_remedy_for_a_stop, needs_root
+from tests.e2e.phase_guest import Guest, follow_the_remedy_for_a_stop, needs_root
 
 pytestmark = needs_root
 
 
-ACCOUNT = {"user": "agent", "group": "agents", "uid": 12345, "gid": 12346}
+ACCOUNT = {"agentUser": "agent", "agentGroup": "agents", "agentUid": 12345, "agentGid": 12346}
 MOUNT_PATH = "/srv/agent"  # of the guest of this module (conftest.py)
-PLACE = {"home": MOUNT_PATH, "state_directory": "/srv/agent/state", "working_directory": "/srv/agent/work"}
+STATE = "/srv/agent/state"
+PLACE = {"agentStateDirectory": STATE, "agentWorkingDirectory": "/srv/agent/work"}
 ARGUMENTS = ["-v", "--no-supervise"]
 GATEWAYS_OWN = {
     "timezone": "Europe/Berlin",
@@ -37,21 +37,11 @@ KEY = "canary0123456789abcdef0123456789abcdef"
 
 
 def configured(guest: Guest, **more: Any) -> PhasePlan:
-    endpoint = ModelEndpoint(base_url=guest.model.base_url, name="lab-model", api_key=SecretStr(MODEL_KEY))
-    usual = {"model": endpoint, "dashboard": {"enabled": False}, "stack": "cattle-x", **ACCOUNT, **PLACE}
-    return render_configure(ConfigureInputs.model_validate({**usual, **more}))
+    return guest.configure(**{"stack": "cattle-x", "agentApi": False, **ACCOUNT, **PLACE, **more})
 
 
-def proved(guest: Guest, **more: Any) -> dict[str, Any]:
-    usual = {
-        "version": guest.release.version,
-        "dashboard": False,
-        "user": "agent",
-        "uid": 12345,
-        "home": MOUNT_PATH,
-        "hermes_home": PLACE["state_directory"],
-    }
-    status, out, err = guest.verify(**{**usual, **more})
+def proved(guest: Guest, **asked: Any) -> dict[str, Any]:
+    status, out, err = guest.verify(**asked)
     assert status == 0, err
     found: dict[str, Any] = json.loads(out)
     return found
@@ -74,8 +64,8 @@ def others_files(guest: Guest) -> str:
 
 
 def test_an_agent_of_another_account_answers_and_no_port_is_open(guest: Guest) -> None:
-    guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE})))
-    guest.run(guest.agent(user="agent"))
+    guest.run(guest.baseline(**ACCOUNT, **PLACE))
+    guest.run(guest.agent(agentUser="agent"))
     before = listening(guest)
     # The user's own settings would open the API (facts hermes 3, issue 87856); what is declared wins.
     theirs = f"platforms: {{api_server: {{enabled: true, extra: {{key: {KEY}, port: 8642}}}}}}\n"
@@ -83,7 +73,7 @@ def test_an_agent_of_another_account_answers_and_no_port_is_open(guest: Guest) -
         'runuser -u agent -- sh -c \'umask 077; printf %s "$1" >/srv/agent/state/config.yaml; '
         f"echo API_SERVER_KEY={KEY} >/srv/agent/state/.env' sh '{theirs}'"
     )
-    guest.run(configured(guest, service={"args": ARGUMENTS, "restart": "on-abnormal", "restart_seconds": 1}))
+    guest.run(configured(guest, agentExtraArgs=ARGUMENTS, agentRestart="on-abnormal", agentRestartSeconds=1))
     assert proved(guest)["answer"] == "HERMES-OK"
     assert listening(guest) == before
     owned = guest.shell("cd /srv/agent; stat -c '%U:%G:%a' . state state/state.db work")
@@ -121,13 +111,13 @@ def test_the_service_comes_back_as_it_is_declared(guest: Guest) -> None:
     # systemd.service(5), Restart=: of a signal that is none of the clean ones, and not of an end with a status.
     assert ended_by(guest, "SIGKILL") == "running"
     assert ended_by(guest, "SIGTERM") in ("dead", "failed")
-    guest.run(configured(guest, service={"restart": "no"}, settings=GATEWAYS_OWN))
+    guest.run(configured(guest, agentRestart="no", agentSettings=GATEWAYS_OWN))
     assert ended_by(guest, "SIGKILL") == "failed"
     # The home's config.yaml was removed above, and these two of the agent's readers see nothing pinned without one.
     program = (
         "import hermes_time as t, gateway.config as g; print(t.get_timezone(), g.load_gateway_config().quick_commands)"
     )
-    python = f"env HERMES_HOME={PLACE['state_directory']} /opt/hermes/current/venv/bin/python"
+    python = f"env HERMES_HOME={STATE} /opt/hermes/current/venv/bin/python"
     answer = guest.shell(f"cd / && runuser -u agent -- {python} -c '{program}'").splitlines()[-1]
     assert answer == f"Europe/Berlin {GATEWAYS_OWN['quick_commands']}"
     guest.run(configured(guest))
@@ -202,7 +192,7 @@ def test_other_accounts_need_the_group_and_become_the_agent(guest: Guest) -> Non
 
 def test_other_keys_are_the_users_and_a_lost_workspace_is_made_again(guest: Guest) -> None:
     guest.shell("rm -r /srv/agent/work")
-    guest.run(configured(guest, settings={"timezone": "Europe/Berlin"}))
+    guest.run(configured(guest, agentSettings={"timezone": "Europe/Berlin"}))
     proved(guest, prompt="write file note.txt: hello there", expect="bytes_written")
     assert guest.shell("stat -c '%U:%a' /srv/agent/work").strip() == "agent:700"
     assert guest.shell("cat /srv/agent/work/note.txt") == "hello there\n"
@@ -212,8 +202,8 @@ def test_other_keys_are_the_users_and_a_lost_workspace_is_made_again(guest: Gues
 
 def test_the_api_serves_when_it_is_asked_for(guest: Guest) -> None:
     before = listening(guest)
-    guest.run(configured(guest, api_server={"enabled": True, "port": 8700, "key": KEY}))
-    assert proved(guest, api_server=True, api_server_port=8700)["answer"] == "HERMES-OK"
+    guest.run(configured(guest, agentApi=True, agentApiPort=8700, agentApiKey=KEY))
+    assert proved(guest)["answer"] == "HERMES-OK"
     assert sorted({*listening(guest)} - {*before}) == ["127.0.0.1:8700"]
     ask = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8700/v1/models')"
     assert "401" in tried(guest, f'python3 -c "{ask}"')[1]
@@ -222,19 +212,19 @@ def test_the_api_serves_when_it_is_asked_for(guest: Guest) -> None:
 def test_another_number_is_refused_before_anything_is_changed(guest: Guest) -> None:
     before = guest.shell("cat /etc/passwd /etc/group; find /srv/agent -printf '%U %p\\n' | sort")
     for more, words in (
-        ({"uid": 12350}, "belongs to uid 12345, expected 12350"),
-        ({"user": "other"}, "the user number 12345 is taken"),
-        ({"gid": 12350}, "the group agents exists with another number"),
+        ({"agentUid": 12350}, "belongs to uid 12345, expected 12350"),
+        ({"agentUser": "other"}, "the user number 12345 is taken"),
+        ({"agentGid": 12350}, "the group agents exists with another number"),
     ):
         with pytest.raises(PhaseFailed) as refused:
-            guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE, **more})))
+            guest.run(guest.baseline(**{**ACCOUNT, **PLACE, **more}))
         assert words in str(refused.value)
     assert guest.shell("cat /etc/passwd /etc/group; find /srv/agent -printf '%U %p\\n' | sort") == before
 
 
 def test_another_state_directory_is_refused_while_the_old_one_has_the_data(guest: Guest) -> None:
-    other = {"state_directory": "/srv/agent/elsewhere"}
-    guest.run(render_baseline(BaselineInputs.model_validate({**ACCOUNT, **PLACE, **other})))
+    other = {"agentStateDirectory": "/srv/agent/elsewhere"}
+    guest.run(guest.baseline(**{**ACCOUNT, **PLACE, **other}))
     with pytest.raises(PhaseFailed) as refused:
         guest.run(configured(guest, **other))
     assert "the agent's data is in /srv/agent/state" in str(refused.value)
@@ -244,7 +234,7 @@ def test_another_state_directory_is_refused_while_the_old_one_has_the_data(guest
     assert len(moves) == 3
     guest.shell("\n".join(moves))
     guest.run(configured(guest, **other))
-    proved(guest, hermes_home="/srv/agent/elsewhere")
+    proved(guest)
     assert "HERMES-OK" in guest.shell("hermes sessions list")
     # The API was not asked for any more.
     assert not [address for address in listening(guest) if address.endswith(":8700")]

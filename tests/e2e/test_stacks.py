@@ -20,10 +20,11 @@ from lab.engine import Run, pulumi
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT
-from provisioning import AgentInputs, render_agent
+from provisioning import render_agent
 from provisioning.ssh import HostKey, SshTarget, connect
 from tests.e2e.phase_guest import made_of
 from tests.e2e.test_demo import left_behind
+from tests.settings import bare_metal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
 
@@ -169,7 +170,7 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
 def a_version_that_does_not_start_is_gone_back_from(stacks: Stacks) -> None:
     """The run fails with the reason, the old version serves; set back, a run does nothing to the guest."""
     good = {key: stacks.setting(key) for key in ("agentSource", "agentVersion")}
-    wanted = render_agent(AgentInputs(source="pypi", version="0.20.7"))
+    wanted = render_agent(bare_metal(agentSource="pypi", agentVersion="0.20.7"))
     build_id = next(json.loads(file.content)["build_id"] for file in wanted.files if file.path == "inputs.json")
     build = stacks.shell("readlink /opt/hermes/current").strip()
     dead = {"gateway/run.py": ("import asyncio\n", 'raise SystemExit("not today")\n')}

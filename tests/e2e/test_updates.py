@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from provisioning import ApiServer, BaselineInputs, Dashboard, PhaseFailed, PhasePlan, render_baseline, run_phase
+from provisioning import PhaseFailed, PhasePlan, run_phase
 from tests.e2e.phase_guest import Guest, backups_plan, made_of, needs_root, run_cut
 from tests.e2e.used_home import (
     BACKUPS,
@@ -38,10 +38,10 @@ pytestmark = needs_root
 
 @dataclass(frozen=True)
 class Pair:
-    """Two releases: inputs of the agent phase, versions, and the schemas of state.db."""
+    """Two releases: settings of the agent phase, versions, and the schemas of state.db."""
 
-    old: dict[str, str]
-    new: dict[str, str]
+    old: dict[str, Any]
+    new: dict[str, Any]
     versions: tuple[str, str]
     databases: tuple[int, int]
     migrated: dict[str, Any]
@@ -60,13 +60,12 @@ class Pair:
 def pair(guest: Guest) -> Pair:
     if guest.source.kind == "stand-in":
         # `hermes_state.py` of both: 19 and 22.
-        first, second = {"source": "pypi", "version": "0.18.2"}, {"source": "pypi", "version": "0.19.0"}
+        first, second = ({"agentSource": "pypi", "agentVersion": version} for version in ("0.18.2", "0.19.0"))
         return Pair(first, second, ("0.18.2", "0.19.0"), (19, 22), {})
     newest, previous = guest.source.newest, guest.source.previous
     assert previous is not None
     old, new = (
-        {"source": "git", "git_tag": each.tag, "git_commit": each.commit, "version": each.version}
-        for each in (previous, newest)
+        {"agentTag": each.tag, "agentCommit": each.commit, "agentVersion": each.version} for each in (previous, newest)
     )
     return Pair(old, new, (previous.version, newest.version), SCHEMAS, MIGRATED)
 
@@ -93,17 +92,13 @@ def sessions(guest: Guest) -> set[str]:
 
 
 def remembered(guest: Guest, version: str) -> str:
-    status, out, err = guest.verify(
-        version=version, api_server=True, dashboard=False, prompt="what do you remember?", expect=""
-    )
+    status, out, err = guest.verify(version=version, prompt="what do you remember?", expect="")
     assert status == 0, err
     return str(json.loads(out)["answer"])
 
 
 def remember(guest: Guest, version: str, what: str) -> None:
-    status, _, err = guest.verify(
-        version=version, api_server=True, dashboard=False, prompt=f"remember: {what}", expect="Entry added"
-    )
+    status, _, err = guest.verify(version=version, prompt=f"remember: {what}", expect="Entry added")
     assert status == 0, err
 
 
@@ -113,12 +108,7 @@ def pids(guest: Guest) -> str:
 
 def switch_to(guest: Guest, directory: str) -> PhasePlan:
     """Without the dashboard, whose interface would have to be built; no backup is removed before the story ends."""
-    return guest.configure(
-        agent_directory=directory,
-        api_server=ApiServer(enabled=True),
-        dashboard=Dashboard(enabled=False),
-        backups_kept=20,
-    )
+    return guest.configure(directory, agentBackupsKept=20)
 
 
 PROMPT = 'async def _handle_chat_completions(self, request: "web.Request") -> "web.Response":\n'
@@ -146,7 +136,7 @@ def refused(guest: Guest, plan: PhasePlan) -> str:
 @pytest.fixture(scope="module")
 def built(guest: Guest, pair: Pair) -> tuple[str, str]:
     """The folders of both: the old one in use, with sessions, a memory, a cron job and a config.yaml of the user's."""
-    guest.run(render_baseline(BaselineInputs()))
+    guest.run(guest.baseline())
     old = str(guest.run(guest.agent(**pair.old))["directory"])
     guest.run(switch_to(guest, old))
     remember(guest, pair.before, "the cat is called Miez")
@@ -221,15 +211,8 @@ def test_a_reboot_in_the_middle_is_cleared_up_when_the_version_is_set_back(
     # The state that the engine has still tells of the release before; what tells is the agent phase, which runs anew.
     installed = guest.run(guest.agent(**pair.new))
     assert installed["directory"] == built[1]
-    guest.run(
-        guest.configure(
-            agent_directory=installed["directory"],
-            unfinished_update=installed["unfinished_update"],
-            api_server=ApiServer(enabled=True),
-            dashboard=Dashboard(enabled=False),
-            backups_kept=20,
-        )
-    )
+    assert isinstance(installed["unfinished_update"], str)
+    guest.run(guest.configure(built[1], installed["unfinished_update"], agentBackupsKept=20))
     assert "Miez" in remembered(guest, pair.after)
     assert health(guest) == pair.after
     assert schema(guest) == pair.databases[1]
@@ -264,17 +247,9 @@ def test_what_the_release_does_of_its_own_accord_is_met(guest: Guest, pair: Pair
     # A key alone opens its API, ENABLED counts for nothing, and both are the agent's to write (facts hermes 0.20, 3).
     theirs_on = "API_SERVER_ENABLED=true\nAPI_SERVER_KEY=0123456789abcdef0123456789abcdef\n"
     guest.shell(f"runuser -u hermes -- sh -c 'cat >{HOME}/.hermes/.env'", stdin=theirs_on.encode())
-    closed = guest.configure(
-        agent_directory=built[1],
-        api_server=ApiServer(enabled=False),
-        dashboard=Dashboard(enabled=False),
-        backups_kept=20,
-        settings=NOT_PINNED,
-    )
+    closed = guest.configure(built[1], agentApi=False, agentBackupsKept=20, agentSettings=NOT_PINNED)
     guest.run(closed)
-    status, _, err = guest.verify(
-        version=pair.after, dashboard=False, prompt="reply with the word heron", expect="heron"
-    )
+    status, _, err = guest.verify(version=pair.after, prompt="reply with the word heron", expect="heron")
     assert status == 0, err
     listening = guest.shell("ss --no-header --listening --tcp --numeric | awk '{print $4}'").split()
     assert not [address for address in listening if address.endswith(":8642")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ import pulumi
 import pytest
 from pulumi.output import Unknown
 
+from components import agent
 from components.access import Access
-from components.agent import configure_inputs
 from components.attachment import _AttachmentProvider
 from components.cattle import Cattle
 from components.host_mounts import _HostMountsProvider
@@ -22,6 +22,7 @@ from components.pet import PetStorage
 from components.power import _PowerProvider
 from components.preflight import cattle_check, host_spec, pet_check
 from components.state import OwnState
+from provisioning.phases import Built, PhasePlan, render_agent, render_configure
 from proxmox.planning import AttachSpec
 from settings.stack import KEY_FILE_VARIABLE, AgentStack
 from tests.settings import ENVIRONMENT
@@ -237,10 +238,10 @@ def test_secrets_reach_the_engine_as_secrets_only(declare: Declare) -> None:
     graph = cattle(declare, agentModelKey=CANARY)
     for resource in graph.resources.values():
         shown = {
-            key: value for key, value in resource.inputs.items() if key not in ("inputs", "connection", "__provider")
+            key: value for key, value in resource.inputs.items() if key not in ("plan", "connection", "__provider")
         }
         assert CANARY not in json.dumps(shown, default=str), resource.name
-    wire = graph.options("cattle-agent-configure").object["inputs"]
+    wire = graph.options("cattle-agent-configure").object["plan"]
     assert SECRET_SIGNATURE in wire
 
 
@@ -276,6 +277,31 @@ def test_a_change_runs_the_phases_that_it_concerns_and_no_other(
     assert {name for name in before if before[name] != after[name]} == phases
 
 
+def test_each_plan_is_rendered_once(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that the cause is told by is the one that runs, where the state knows what the agent phase reports."""
+    rendered: list[str] = []
+
+    def counted(render: Callable[..., PhasePlan]) -> Callable[..., PhasePlan]:
+        def made(*given: Any) -> PhasePlan:
+            plan = render(*given)
+            rendered.append(plan.name)
+            return plan
+
+        return made
+
+    for name in ("render_baseline", "render_agent", "render_configure", "render_verify"):
+        monkeypatch.setattr(agent, name, counted(getattr(agent, name)))
+
+    def program() -> None:
+        read = settings()
+        # As conftest's agent phase reports it.
+        known = {"declared": render_agent(read.agent).declared, "results": {"directory": "/opt/hermes/0.19.0"}}
+        Cattle("c", read, attach=ATTACH, ssh_public_keys=["k"], phases={"c-agent-agent": known})
+
+    declare(program)
+    assert sorted(rendered) == ["agent", "baseline", "configure", "verify"]
+
+
 def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
     seen: dict[str, Any] = {}
 
@@ -300,7 +326,7 @@ def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Decla
 
     def program() -> None:
         read = settings(agentDashboard=False)
-        assert not configure_inputs(read).dashboard.enabled
+        assert not read.agent.dashboard.enabled
         made = Cattle("c", read, attach=ATTACH, ssh_public_keys=["k"])
         pulumi.Output.all(**made.exports).apply(seen.update)
 
@@ -424,9 +450,11 @@ def test_docker_shows_the_containers_identity(declare: Declare) -> None:
 
 def test_an_update_that_was_ended_in_the_middle_is_told_to_configure_in_docker_too() -> None:
     """Else a run with the old image set again would find nothing to do, and leave the new one's half."""
-    inputs = configure_inputs(settings(**IN_DOCKER), {"directory": IMAGE, "unfinished_update": "12-34"})
-    assert inputs.unfinished_update == "12-34"
-    assert inputs.agent_directory is None
+    declared = render_configure(
+        settings(**IN_DOCKER), Built.of({"directory": IMAGE, "unfinished_update": "12-34"})
+    ).declared
+    assert declared["unfinished_update"] == "12-34"
+    assert declared["agent_directory"] is None
 
 
 def test_docker_has_keyctl(declare: Declare) -> None:

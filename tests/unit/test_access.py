@@ -11,12 +11,12 @@ import pytest
 
 from components import access, phase
 from components.access import _AccessProvider, card_of
-from components.phase import _PhaseProvider, inputs_as_json
+from components.phase import _PhaseProvider
 from provisioning.errors import SshUnreachable, WrongMachine
-from provisioning.models import BaselineInputs
-from provisioning.phases import PhaseResult
+from provisioning.phases import PhaseResult, render_baseline
 from provisioning.ssh import Card, HostKey, SshTarget
 from proxmox.client import Address, Interface, Proxmox
+from tests.settings import cattle
 
 MAC = "BC:24:11:00:00:01"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
@@ -161,7 +161,7 @@ def test_a_phase_is_held_to_the_card(monkeypatch: pytest.MonkeyPatch, address: s
     monkeypatch.setattr(phase, "run_phase", ran)
     props: dict[str, Any] = {
         **{"guest": "105", "phase": "baseline", "host": "10.0.0.5", "host_key": KEY, "private_key_file": "/key"},
-        **{"hardware_address": address, "declared": {}, "digest": "d", "inputs": inputs_as_json(BaselineInputs())},
+        **{"hardware_address": address, "declared": {}, "digest": "d", "plan": render_baseline(cattle()).as_json()},
     }
     if address:
         _PhaseProvider().create(props)

@@ -25,9 +25,9 @@ from typing import Any
 import pytest
 
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.models import AgentInputs
 from provisioning.phases import render_agent
 from tests.repository import git
+from tests.settings import bare_metal
 from tests.unit.guest_script import run_main
 
 PYTHON = Path("/usr/bin/python3")
@@ -131,15 +131,15 @@ class Machine:
         words: list[str] | None = None,
         brought: bool = True,
         free_mb: int | None = None,
-        **inputs: object,
+        **given: Any,
     ) -> str:
         """What the phase logs; its exit status is the last line."""
         (self.root / "fails").write_text(fails)
         (self.root / "words").write_text(
             "".join(f"{line}\n" for line in ([*WORDS, REASON] if words is None else words))
         )
-        usual = {"git_url": self.repository.as_uri(), "git_tag": "v1", "git_commit": self.commit}
-        plan = render_agent(AgentInputs.model_validate({**usual, **inputs}))
+        usual = {"agentRepository": self.repository.as_uri(), "agentTag": "v1", "agentCommit": self.commit}
+        plan = render_agent(bare_metal(**{**usual, "agentWebUi": "prebuilt", **given}))
         job = self.root / "job"
         shutil.rmtree(job, ignore_errors=True)
         for file in plan.files:
@@ -235,12 +235,12 @@ def test_a_run_that_was_ended_right_before_its_end_is_complete(machine: Machine)
     (machine.root / "opt" / "current").symlink_to(machine.build)
     (machine.build / ".building").touch()
     machine.commit_files({"README.md": "a newer one\n"}, "v2")
-    assert machine.run(git_tag="v2").endswith("\n0")
+    assert machine.run(agentTag="v2").endswith("\n0")
     assert (machine.root / "opt" / "current").is_symlink()
 
 
 def test_the_web_interface_is_built_beside_and_copied(machine: Machine) -> None:
-    log = machine.run(web_ui="build")
+    log = machine.run(agentWebUi="build")
     assert log.endswith("\n0"), log
     record = json.loads((machine.build / "install.json").read_text())
     assert record["dashboard_available"] is True
@@ -255,7 +255,7 @@ def test_a_build_of_the_web_interface_leads_root_nowhere(machine: Machine) -> No
     web = f"ln -s {machine.root}/roots ../hermes_cli/web_dist"
     link = f"case $(pwd) in */web) {web};; *) mkdir dist; : >dist/entry.js;; esac"
     machine.tool("npm", f'case "$*" in *"run build"*) {link};; esac')
-    assert "a link leads out of the installation" in machine.run(web_ui="build")
+    assert "a link leads out of the installation" in machine.run(agentWebUi="build")
     assert not (machine.root / "opt" / "wanted").exists()
 
 
@@ -282,24 +282,25 @@ def test_a_run_that_was_ended_in_the_middle_is_done_again(machine: Machine) -> N
     assert not (machine.root / "compiled").exists()
 
 
+PYPI = {"agentSource": "pypi", "agentVersion": "0.19.0"}
 STEPS = [
     # The call that fails, what it was for, and what to do; inputs beside the usual ones.
     ("git .*ls-remote", "can't be read", "Check agentRepository and the network", {}),
     ("git .*fetch", "can't be fetched from", "Run again when the repository can be reached", {}),
     ("git .*checkout-index", "can't be written to", "", {}),
     ("uv sync", "the packages that v1 has locked can't be installed", "", {}),
-    ("uv pip .*node.lock", "can't be fetched from PyPI", "Check the network", {"web_ui": "build"}),
-    ("npm .*npm-cli.js ci", "what the web interface is built from can't be fetched", "", {"web_ui": "build"}),
-    ("npm .*run build", "the web interface could not be built", "", {"web_ui": "build"}),
+    ("uv pip .*node.lock", "can't be fetched from PyPI", "Check the network", {"agentWebUi": "build"}),
+    ("npm .*npm-cli.js ci", "what the web interface is built from can't be fetched", "", {"agentWebUi": "build"}),
+    ("npm .*run build", "the web interface could not be built", "", {"agentWebUi": "build"}),
     (
         "uv pip install .*httpx",
         "the extra Python packages can't be installed: httpx==0.28.1",
         "Correct agentExtraPythonPackages",
-        {"extra_python_packages": ["httpx==0.28.1"]},
+        {"agentExtraPythonPackages": ["httpx==0.28.1"]},
     ),
     ("runuser .*python", "does not start as user hermes", "It was not switched to", {}),
-    ("uv venv", "an environment can't be made", "", {"source": "pypi"}),
-    ("uv pip install", "hermes-agent 0.19.0 can't be installed from PyPI", "Check the version", {"source": "pypi"}),
+    ("uv venv", "an environment can't be made", "", PYPI),
+    ("uv pip install", "hermes-agent 0.19.0 can't be installed from PyPI", "Check the version", PYPI),
 ]
 
 
@@ -328,7 +329,7 @@ def test_a_tool_that_says_nothing_is_told_so(machine: Machine) -> None:
 
 def test_a_release_for_another_python_gets_uvs_or_says_what_to_do(machine: Machine) -> None:
     machine.commit_files({"pyproject.toml": '[project]\nname = "hermes-agent"\nrequires-python = ">=3.99"\n'})
-    log = machine.run("uv python install", python_mirror="https://mirror.example.org/pythons")
+    log = machine.run("uv python install", agentPythonMirror="https://mirror.example.org/pythons")
     assert "uv python install --no-bin --install-dir" in (machine.root / "calls").read_text()
     assert "--mirror https://mirror.example.org/pythons >=3.99" in (machine.root / "calls").read_text()
     assert REASON in log
@@ -365,13 +366,13 @@ def test_a_repository_of_something_else_is_told(machine: Machine, name: str) -> 
 def test_a_tag_that_was_moved_is_told_with_both_commits(machine: Machine) -> None:
     pinned = machine.commit
     machine.commit_files({"README.md": "words\n"})
-    log = machine.run(git_commit=pinned)
+    log = machine.run(agentCommit=pinned)
     assert f"the tag v1 is at commit {machine.commit}, but {pinned} is pinned" in log
-    assert "has no tag v9" in machine.run(git_tag="v9")
+    assert "has no tag v9" in machine.run(agentTag="v9")
 
 
 def test_another_version_than_declared_is_not_switched_to(machine: Machine) -> None:
-    assert "calls itself 0.20.3, but 0.21.0 is declared. It was not switched to." in machine.run(version="0.21.0")
+    assert "calls itself 0.20.3, but 0.21.0 is declared. It was not switched to." in machine.run(agentVersion="0.21.0")
     assert not (machine.root / "opt" / "wanted").exists()
 
 
@@ -383,7 +384,7 @@ def test_a_link_that_leads_out_is_no_installation(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("web_ui", "needed"), [("prebuilt", "800"), ("build", "1500")])
 def test_a_full_disk_is_told_before_anything_is_done(machine: Machine, web_ui: str, needed: str) -> None:
-    log = machine.run(web_ui=web_ui, free_mb=799)
+    log = machine.run(agentWebUi=web_ui, free_mb=799)
     assert re.search(rf"799 of \d+ MB are free, {needed} are needed at least", log)
     assert "docs/operations.md, A full disk" in log
     assert not (machine.root / "calls").exists()
@@ -504,7 +505,7 @@ def prepared(machine: Machine, mirror: Mirror, archive: Path) -> Mirror:
 
 
 def test_uvs_python_is_fetched_from_the_mirror_and_runs_the_agent(machine: Machine, mirror: Mirror) -> None:
-    log = machine.run(python_mirror=mirror.url)
+    log = machine.run(agentPythonMirror=mirror.url)
     assert log.endswith("\n0"), log
     assert mirror.asked == [f"/20990101/{mirror.archive.name}"]
     python = machine.build / "python" / f"cpython-{mirror.version}-linux-{platform.machine()}-gnu"
@@ -530,7 +531,7 @@ def test_a_mirror_that_has_something_else_installs_nothing(
     machine: Machine, mirror: Mirror, spoil: Callable[[Path], object], words: str
 ) -> None:
     spoil(mirror.archive)
-    log = machine.run(python_mirror=mirror.url)
+    log = machine.run(agentPythonMirror=mirror.url)
     assert log.endswith("\n1"), log
     assert words in log
     assert "and uv's can't be fetched" in log

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.models import BaselineInputs
 from provisioning.phases import render_baseline
+from tests.settings import cattle
 from tests.unit.guest_script import run_main
 
 REASON = "the true reason, in its own words"
@@ -50,7 +50,7 @@ def run(root: Path, fails: str) -> str:
             f"if printf '%s' \"$call\" | grep -qE '{fails}'; then echo '{REASON}' >&2; exit 7; fi\n{action}\n"
         )
         path.chmod(0o755)
-    for file in render_baseline(BaselineInputs()).files:
+    for file in render_baseline(cattle()).files:
         text = file.content.decode().replace("export PATH=", f"export PATH={root}/bin:")
         if file.path == "main":
             text = text.partition("# ---- ways around")[0]

@@ -1,6 +1,7 @@
 """What a change of each of the agent's settings causes, as the preview tells it: which phases run, what starts anew.
 
-The rule: packages are baseline's; another build is an update; all else is configure's, which restarts what reads it.
+The rule: packages are baseline's; another build is an update; all else is configure's, which restarts what reads it. A
+setting that both services read at their start needs a row only where its value has a form of its own.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import pytest
 import trustme
 
-from components.agent import foreseen
-from components.phase import cause_of, inputs_as_json, plan_of
+from components.agent import Plans
+from components.explanation import explain
+from provisioning.phases import PhasePlan
 from settings.agent.dashboard import SCRYPT_HASH
 from settings.stack import SETTINGS
 from tests.settings import DOCKER, MODEL, cattle
@@ -80,10 +82,8 @@ CAUSES: dict[str, Row] = {
     # What both services read at their start: the managed files, and the container's certificates.
     "agentModelProvider": Row("p", CONFIGURE, BOTH, PROVIDERS, {"agentModelUrl": ""}),
     "agentModelUrl": Row("http://192.0.2.22:4000/v1", CONFIGURE, BOTH),
-    "agentModel": Row("other", CONFIGURE, BOTH),
     "agentModelKey": Row("sk-other", CONFIGURE, BOTH),
     "agentCaFile": Row("FILE:ca.pem", CONFIGURE, BOTH),
-    "agentApi": Row(True, CONFIGURE, BOTH),
     "agentApiHost": Row("0.0.0.0", CONFIGURE, BOTH, API),  # noqa: S104
     "agentApiKey": Row("b" * 32, CONFIGURE, BOTH, API),
     "agentApiPort": Row(8700, CONFIGURE, BOTH, API),
@@ -136,9 +136,21 @@ CAUSES: dict[str, Row] = {
 }
 
 
-def test_each_of_the_agents_settings_has_its_row() -> None:
-    # Another mode is another agent: all of it runs.
-    assert {key for key in SETTINGS if key.startswith("agent")} == {*CAUSES, "agentMode"}
+# Another mode is another agent: all of it runs.
+KEYS = [key for key in SETTINGS if key.startswith("agent") and key != "agentMode"]
+
+
+def usual_row(key: str) -> Row:
+    """The rule for a setting that has no row: it is in the managed files, which both services read at their start."""
+    default = SETTINGS[key].default
+    others: dict[type, Any] = {bool: not default, int: default + 1 if type(default) is int else 1, str: "other"}
+    annotation = SETTINGS[key].annotation
+    choices = [each for each in get_args(annotation) if each != default] if get_origin(annotation) is Literal else []
+    return Row(choices[0] if choices else others[type(default)], CONFIGURE, BOTH)
+
+
+def test_each_row_is_a_settings() -> None:
+    assert set(KEYS) >= CAUSES.keys()
     assert SCRYPT_HASH.match(HASH)
 
 
@@ -151,34 +163,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def phases(folder: Path, given: Mapping[str, Any], installed: Mapping[str, Any]) -> dict[str, Any]:
+def plans(folder: Path, given: Mapping[str, Any], installed: Mapping[str, Any]) -> dict[str, PhasePlan]:
     text = json.dumps({**MODEL, **given}).replace("FILE:", f"{folder}/")
-    return foreseen(cattle(**json.loads(text)), installed)
+    return Plans(cattle(**json.loads(text))).foreseen(installed)
 
 
 def carried_out(folder: Path, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the state has of each phase after an `up` with these settings."""
     results = {"directory": "/opt/hermes/v2026.8.16.2-7339f5f1"}
-    phase, inputs = phases(folder, given, {})["agent"]
-    agent = {"declared": plan_of(phase, inputs_as_json(inputs)).declared, "results": results}
-    plans = {
-        name: plan_of(phase, inputs_as_json(inputs)) for name, (phase, inputs) in phases(folder, given, agent).items()
-    }
+    agent = {"declared": plans(folder, given, {})["agent"].declared, "results": results}
     # As the engine keeps it: through JSON.
     return {
         name: json.loads(json.dumps({"declared": plan.declared, "digest": plan.digest, "results": results}))
-        for name, plan in plans.items()
+        for name, plan in plans(folder, given, agent).items()
     }
 
 
-@pytest.mark.parametrize("key", CAUSES)
+@pytest.mark.parametrize("key", KEYS)
 def test_what_a_change_causes(key: str, folder: Path) -> None:
-    row = CAUSES[key]
+    row = CAUSES.get(key) or usual_row(key)
     before = carried_out(folder, row.base)
     told = {
         name: text
-        for name, (phase, inputs) in phases(folder, {**row.base, key: row.value, **row.beside}, before["agent"]).items()
-        if (text := cause_of(name, phase, before[name], inputs)) is not None
+        for name, plan in plans(folder, {**row.base, key: row.value, **row.beside}, before["agent"]).items()
+        if (text := explain(name, before[name], plan.declared, plan.digest)) is not None
     }
     assert set(told) == row.phases, told
     restarts = "".join(text.partition("; ")[2] for text in told.values()).partition("ends ")[0]
@@ -188,5 +196,5 @@ def test_what_a_change_causes(key: str, folder: Path) -> None:
 @pytest.mark.parametrize("base", [{}, OPEN, OIDC, API, AUTH, DOCKER], ids=str)
 def test_without_a_change_nothing_runs(base: Mapping[str, Any], folder: Path) -> None:
     before = carried_out(folder, base)
-    for name, (phase, inputs) in phases(folder, base, before["agent"]).items():
-        assert cause_of(name, phase, before[name], inputs) is None
+    for name, plan in plans(folder, base, before["agent"]).items():
+        assert explain(name, before[name], plan.declared, plan.digest) is None

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pydantic import SecretStr
 
 from provisioning.guest.common import GATEWAY, REPEAT
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.models import ApiServer, ConfigureInputs, Dashboard, ModelEndpoint
 from provisioning.phases import render_configure
+from tests.settings import cattle, unchecked
 
 PYTHON = Path("/usr/bin/python3")
 pytestmark = [
@@ -110,17 +109,13 @@ class Machine:
         (self.root / "fails").write_text(fails)
         (self.root / "words").write_text("".join(f"{line}\n" for line in [*WORDS, REASON]))
         (self.root / "calls").write_text("")
-        home = str(self.root / "home")
-        inputs = ConfigureInputs(
-            model=ModelEndpoint(base_url="http://192.0.2.1:8000/v1", name="m", api_key=SecretStr(KEY)),
-            dashboard=Dashboard(enabled=dashboard),
-            api_server=ApiServer(enabled=True),
-            ca_certificates=ca,
-            home_on_root=True,
-            home=home,
-            user=user,
+        stack = unchecked(
+            cattle(agentModelKey=KEY, agentDashboard=dashboard, agentApi=True, cattleVolume=""),
+            agent__model__authorities=ca,
+            agent__service__user=user,
+            cattle__mount_path=str(self.root / "home"),
         )
-        plan, job = render_configure(inputs), self.root / "job"
+        plan, job = render_configure(stack), self.root / "job"
         shutil.rmtree(job, ignore_errors=True)
         for file in plan.files:
             (job / file.path).parent.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import trustme
 
-from components.agent import configure_inputs, verify_inputs
-from provisioning.phases import render_configure
+from provisioning.phases import probe_of, render_configure
 from tests.settings import OIDC, cattle, faults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,14 +56,14 @@ def test_a_secret_in_clear_is_refused(key: str) -> None:
     ],
 )
 def test_the_ways_in_are_what_verify_asks_for(given: dict[str, Any], providers: list[str]) -> None:
-    wanted = verify_inputs(cattle(**given))
+    wanted = probe_of(cattle(**given))
     assert list(wanted.auth_providers) == providers
     assert wanted.auth_required is bool(providers)
 
 
 def test_what_the_agent_reads_of_provider_and_proxy() -> None:
     """The names are the agent's own: plugins/dashboard_auth/self_hosted, dashboard_auth/prefix.py, uvicorn's Config."""
-    plan = render_configure(configure_inputs(cattle(**OIDC)))
+    plan = render_configure(cattle(**OIDC))
     inputs = json.loads(next(file.content for file in plan.files if file.path == "inputs.json"))
     expected = {
         "HERMES_DASHBOARD_OIDC_ISSUER": "https://login.example.org/application/o/hermes",
@@ -82,7 +81,7 @@ def test_what_the_agent_reads_of_provider_and_proxy() -> None:
 
 
 def test_nothing_of_a_dashboard_that_does_not_run_reaches_the_agent() -> None:
-    plan = render_configure(configure_inputs(cattle(**{**OIDC, "agentDashboard": False})))
+    plan = render_configure(cattle(**{**OIDC, "agentDashboard": False}))
     inputs = json.loads(next(file.content for file in plan.files if file.path == "inputs.json"))
     assert not [name for name in inputs["environment"] if "DASHBOARD" in name or "FORWARDED" in name]
     assert "dashboard" not in inputs["config"]
@@ -94,13 +93,13 @@ def test_an_authority_of_ones_own_reaches_the_container_and_both_services(tmp_pa
     authority = trustme.CA()
     certificate = authority.cert_pem.bytes().decode()
     file.write_text(f"# mine: ü\n{authority.private_key_pem.bytes().decode()}{certificate}")
-    plan = render_configure(configure_inputs(cattle(agentCaFile=str(file))))
+    plan = render_configure(cattle(agentCaFile=str(file)))
     content = {file.path: file.content.decode() for file in plan.files}
     assert json.loads(content["inputs.json"])["ca_certificates"] == certificate
     for unit in ("units/hermes-gateway.service", "units/hermes-dashboard.service"):
         assert "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt" in content[unit]
     assert not [path for path, text in content.items() if "PRIVATE KEY" in text]
-    without = render_configure(configure_inputs(cattle()))
+    without = render_configure(cattle())
     assert not [file.path for file in without.files if b"SSL_CERT_FILE" in file.content and "units" in file.path]
 
 

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
-from components.agent import configure_inputs, warnings_of
-from components.phase import inputs_as_json
+from components.agent import warnings_of
 from components.program import parts_in_clear
 from provisioning.guest import common
 from provisioning.guest.common import STOP_S
-from provisioning.models import ConfigureInputs
-from provisioning.phases import managed_config, render_configure
+from provisioning.phases import PhasePlan, managed_config, render_configure
 from settings.agent.declaration import LONGEST_DRAIN, DeclarationSettings
 from tests.settings import cattle, faults
 
@@ -29,10 +26,6 @@ DISCORD = "M" * 26 + ".Gabcde." + "x" * 38
 
 def declared(**given: Any) -> DeclarationSettings:
     return cattle(**given).agent.declared
-
-
-def configured(**given: Any) -> ConfigureInputs:
-    return configure_inputs(cattle(**given))
 
 
 def warned(**given: Any) -> list[str]:
@@ -73,7 +66,7 @@ def test_a_drain_as_long_as_a_stop_has_room_for_is_taken(name: str) -> None:
 def test_a_stop_has_room_for_the_longest_drain_and_a_deadline() -> None:
     # facts hermes 0.20, 3: a stop drains restart_drain_timeout (0) and cron_drain_timeout (30), and upstream's own unit
     # adds 30 s. The 1800 s of restart_after_turn_timeout count for SIGUSR1 alone, which nothing here sends.
-    unit = next(file for file in render_configure(configured()).files if file.path == "units/hermes-gateway.service")
+    unit = next(file for file in render_configure(cattle()).files if file.path == "units/hermes-gateway.service")
     text = unit.content.decode()
     (stop,) = [int(line.partition("=")[2]) for line in text.splitlines() if line.startswith("TimeoutStopSec=")]
     assert LONGEST_DRAIN + 30 <= stop == STOP_S
@@ -92,7 +85,7 @@ def test_a_schemas_number_and_a_mode_that_is_not_taken_are_told() -> None:
 
 
 def test_settings_of_any_depth_are_pinned_and_ours_win() -> None:
-    inputs = configured(
+    inputs = cattle(
         agentSettings={
             "display": {"skin": "mono", "deep": {"er": [1, None, 1.5]}},
             "security": {"tirith_enabled": True},
@@ -112,7 +105,7 @@ def test_a_setting_that_has_no_effect_is_told() -> None:
 def test_settings_come_from_a_file_instead(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("timezone: UTC\n_config_version: 12\nagent:\n  max_turns: 7\n")
-    config = managed_config(configured(agentConfigFile=str(file)))
+    config = managed_config(cattle(agentConfigFile=str(file)))
     assert (config["timezone"], config["agent"]) == ("UTC", {"max_turns": 7})
     # The installed agent says which version its form has, not a file that came from another.
     assert "_config_version" not in config
@@ -237,7 +230,7 @@ def test_what_a_stack_file_holds_in_clear_is_found() -> None:
 def test_an_auth_file_travels_as_a_secret(tmp_path: Path) -> None:
     file = tmp_path / "auth.json"
     file.write_text(json.dumps({"version": 1, "providers": {"x": {"token": CANARY}}}))
-    plan = render_configure(configured(agentAuthFile=str(file)))
+    plan = render_configure(cattle(agentAuthFile=str(file)))
     assert CANARY in plan.secrets["auth.json"]
     assert not [part.path for part in plan.files if CANARY.encode() in part.content]
     assert CANARY not in json.dumps(plan.declared)
@@ -259,19 +252,18 @@ def test_a_mark_that_an_editor_puts_before_a_text_is_no_part_of_it(tmp_path: Pat
     auth.write_bytes(mark + b'{"version": 1, "providers": {}}')
     env.write_bytes(mark + b"A_NAME=value\n")
     soul.write_bytes(mark + b"Be kind.")
-    inputs = configured(
+    agent = cattle(
         agentAuthFile=str(auth), agentEnvironmentFiles=[str(env)], agentDocuments={"SOUL.md": {"file": str(soul)}}
-    )
-    assert inputs.auth_file is not None
-    assert inputs.auth_file.get_secret_value() == '{"version": 1, "providers": {}}'
-    assert inputs.secret_environment["A_NAME"].get_secret_value() == "value"
-    assert inputs.documents["SOUL.md"] == "Be kind."
+    ).agent
+    assert agent.declared.auth_file.get_secret_value() == '{"version": 1, "providers": {}}'
+    assert agent.secret_environment["A_NAME"].get_secret_value() == "value"
+    assert agent.declared.documents["SOUL.md"] == "Be kind."
 
 
 def test_documents_are_texts_or_files_and_lie_where_they_are_read(tmp_path: Path) -> None:
     """SOUL.md and the memories in HERMES_HOME, all else in the working directory (0.19.0, see document_place)."""
     (tmp_path / "soul").write_text("I am")
-    inputs = configured(
+    inputs = cattle(
         agentDocuments={
             "SOUL.md": {"file": str(tmp_path / "soul")},
             "USER.md": "likes tea",
@@ -298,7 +290,7 @@ def test_mcp_servers_are_pinned_as_they_are_written() -> None:
         "files": {"command": "npx", "args": ["-y", "x"], "env": {"KEY": "${FILES_KEY}", "N": 1}, "timeout": 30},
         "web": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${T}"}, "enabled": False},
     }
-    config = managed_config(configured(agentMcpServers=servers, agentSecretEnvironment={"FILES_KEY": "x", "T": "y"}))
+    config = managed_config(cattle(agentMcpServers=servers, agentSecretEnvironment={"FILES_KEY": "x", "T": "y"}))
     assert config["mcp_servers"] == {**servers, "files": {**servers["files"], "env": {"KEY": "${FILES_KEY}", "N": "1"}}}
 
 
@@ -311,18 +303,18 @@ def test_a_reference_that_leads_nowhere_is_told() -> None:
 # --- models ---
 
 LITELLM = {"litellm": {"base_url": "http://192.0.2.20:4000/v1", "key_env": "LITELLM_KEY"}}
-KEY = {"agentSecretEnvironment": {"LITELLM_KEY": CANARY}}
+KEY: dict[str, Any] = {"agentSecretEnvironment": {"LITELLM_KEY": CANARY}}
 
 
 def test_a_named_provider_is_form_b_of_the_facts() -> None:
-    config = managed_config(configured(agentModelUrl="", agentModelProvider="litellm", agentProviders=LITELLM, **KEY))
+    config = managed_config(cattle(agentModelUrl="", agentModelProvider="litellm", agentProviders=LITELLM, **KEY))
     assert config["model"] == {"provider": "litellm", "default": "m"}
     assert config["providers"] == LITELLM
 
 
 def test_fallbacks_and_auxiliary_models_in_the_agents_own_words() -> None:
     config = managed_config(
-        configured(
+        cattle(
             agentProviders=LITELLM,
             agentFallbackModels=[{"provider": "litellm", "model": "spare"}, {"provider": "openrouter", "model": "x/y"}],
             agentAuxiliaryModels={"vision": {"provider": "litellm", "model": "eyes", "key_env": "LITELLM_KEY"}},
@@ -340,7 +332,7 @@ def test_fallbacks_and_auxiliary_models_in_the_agents_own_words() -> None:
 
 
 def test_messengers_are_variables_and_their_tokens_secret() -> None:
-    inputs = configured(
+    agent = cattle(
         agentTelegramToken=TELEGRAM,
         agentTelegramAllowedUsers=[1, "22"],
         agentDiscordToken=DISCORD,
@@ -348,13 +340,13 @@ def test_messengers_are_variables_and_their_tokens_secret() -> None:
         agentSlackBotToken="xoxb-1",
         agentSlackAppToken="xapp-1",
         agentSlackAllowedUsers=["U0123ABC"],
-    )
-    assert inputs.environment == {
+    ).agent
+    assert agent.environment == {
         "TELEGRAM_ALLOWED_USERS": "1,22",
         "DISCORD_ALLOWED_USERS": "3",
         "SLACK_ALLOWED_USERS": "U0123ABC",
     }
-    assert {name: value.get_secret_value() for name, value in inputs.secret_environment.items()} == {
+    assert {name: value.get_secret_value() for name, value in agent.secret_environment.items()} == {
         "TELEGRAM_BOT_TOKEN": TELEGRAM,
         "DISCORD_BOT_TOKEN": DISCORD,
         "SLACK_BOT_TOKEN": "xoxb-1",
@@ -417,26 +409,28 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = [
 def test_the_preview_shows_just_what_changed_and_no_secret(
     before: dict[str, Any], after: dict[str, Any], keys: set[str]
 ) -> None:
-    one, two = (flat(render_configure(configured(**given)).declared) for given in (before, after))
+    one, two = (flat(render_configure(cattle(**given)).declared) for given in (before, after))
     found = {key for key in one.keys() | two.keys() if one.get(key, "-") != two.get(key, "-")}
     # What restarts is told besides: test_explanation.py.
     assert {key for key in found if not key.startswith("read_at_start")} == keys
     assert CANARY not in json.dumps(two)
 
 
-def test_inputs_survive_the_way_through_the_engine(tmp_path: Path) -> None:
-    """As JSON, with their secrets: what the phase gets is what was declared."""
+def test_a_plan_survives_the_way_through_the_engine(tmp_path: Path) -> None:
+    """As JSON, with its secrets: what the phase gets is what was declared."""
     (tmp_path / "auth").write_text('{"providers": {}}')
-    inputs: BaseModel = configured(
-        agentSettings={"a": {"b": [1]}},
-        agentDocuments={"SOUL.md": "x"},
-        agentAuthFile=str(tmp_path / "auth"),
-        agentProviders=LITELLM,
-        agentMcpServers={"x": {"command": "a"}},
-        agentFallbackModels=[{"provider": "litellm", "model": "spare"}],
-        **KEY,
+    plan = render_configure(
+        cattle(
+            agentSettings={"a": {"b": [1]}},
+            agentDocuments={"SOUL.md": "x"},
+            agentAuthFile=str(tmp_path / "auth"),
+            agentProviders=LITELLM,
+            agentMcpServers={"x": {"command": "a"}},
+            agentFallbackModels=[{"provider": "litellm", "model": "spare"}],
+            **KEY,
+        )
     )
-    assert ConfigureInputs.model_validate_json(inputs_as_json(inputs)) == inputs
+    assert PhasePlan.from_json(plan.as_json()).job == plan.job
 
 
 def test_the_example_of_the_documents_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,6 +448,5 @@ def test_the_example_of_the_documents_is_one(tmp_path: Path, monkeypatch: pytest
         "agentTelegramToken": TELEGRAM,
     }
     stack = cattle(**{"agentModelUrl": "", **given}, **secrets)
-    inputs = configure_inputs(stack)
     assert warnings_of(stack) == []
-    assert set(managed_config(inputs)) >= {"providers", "fallback_providers", "auxiliary", "mcp_servers", "timezone"}
+    assert set(managed_config(stack)) >= {"providers", "fallback_providers", "auxiliary", "mcp_servers", "timezone"}

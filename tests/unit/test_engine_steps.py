@@ -16,8 +16,8 @@ import pytest
 from provisioning.guest import backend, common, engine
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.models import DockerInputs
-from provisioning.phases import render_docker
+from provisioning.phases import render_agent
+from tests.settings import cattle
 
 WORDS = [f"a line of its output, the {number}." for number in range(40)]
 REASON = "the true reason, in its own words"
@@ -99,7 +99,7 @@ class Machine:
         (self.root / "fails").write_text(fails)
         (self.root / "words").write_text("".join(f"{line}\n" for line in words))
         (self.root / "status").write_text(str(status))
-        plan = render_docker(DockerInputs.model_validate({"backend": name, "image": IMAGE, "version": "0.20.3"}))
+        plan = render_agent(cattle(agentMode="docker", agentDashboard=False, agentBackend=name, agentImage=IMAGE).agent)
         for file in plan.files:
             path = self.root / "job" / file.path
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,19 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from components.explanation import differing_keys, explain
 from components.state import own_state_of
-from provisioning.models import BaselineInputs, ContainerInputs, Dashboard, VerifyInputs
-from provisioning.phases import PhasePlan, render_baseline, render_configure, render_verify
-from tests.settings import ENDPOINT, configuration
+from provisioning.phases import Built, PhasePlan, render_baseline, render_configure, render_verify
+from tests.settings import cattle, unchecked
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
 CANARY = "canary-0c9e"
 
 
-def configure(**more: Any) -> PhasePlan:
-    return render_configure(configuration(**more))
+def configure(directory: str | None = None, **more: Any) -> PhasePlan:
+    return render_configure(cattle(**more), Built(directory))
+
+
+def with_auth(text: str, *, overwrite: bool) -> PhasePlan:
+    fields = {"agent__declared__auth_file": SecretStr(text), "agent__declared__auth_file_overwrite": overwrite}
+    return render_configure(unchecked(cattle(), **fields))
 
 
 def told(before: PhasePlan, after: PhasePlan) -> str | None:
@@ -32,31 +37,31 @@ def test_without_a_change_nothing_is_told() -> None:
 # What restarts: facts of guest/services.py (wanted_state) - documents are read when a session begins.
 CASES: list[tuple[Callable[[], PhasePlan], Callable[[], PhasePlan], str, set[str]]] = [
     (
-        lambda: configure(documents={"SOUL.md": "a", "X.md": "x"}),
-        lambda: configure(documents={"SOUL.md": "b", "X.md": "x"}),
+        lambda: configure(agentDocuments={"SOUL.md": "a", "X.md": "x"}),
+        lambda: configure(agentDocuments={"SOUL.md": "b", "X.md": "x"}),
         "documents.SOUL.md",
         set(),
     ),
-    (configure, lambda: configure(documents={"SOUL.md": "b"}), "documents.SOUL.md", set()),
-    (configure, lambda: configure(settings={"timezone": "UTC"}), "settings.timezone", {GATEWAY, DASHBOARD}),
-    (configure, lambda: configure(settings={"dashboard": {"theme": "x"}}), "settings.dashboard", {DASHBOARD}),
+    (configure, lambda: configure(agentDocuments={"SOUL.md": "b"}), "documents.SOUL.md", set()),
+    (configure, lambda: configure(agentSettings={"timezone": "UTC"}), "settings.timezone", {GATEWAY, DASHBOARD}),
+    (configure, lambda: configure(agentSettings={"dashboard": {"theme": "x"}}), "settings.dashboard", {DASHBOARD}),
     (
-        lambda: configure(secret_environment={"A": "one"}),
-        lambda: configure(secret_environment={"A": CANARY}),
+        lambda: configure(agentSecretEnvironment={"A": "one"}),
+        lambda: configure(agentSecretEnvironment={"A": CANARY}),
         "secret_environment.A",
         {GATEWAY, DASHBOARD},
     ),
-    (configure, lambda: configure(dashboard=Dashboard(port=9200)), "dashboard.port", {DASHBOARD}),
-    (configure, lambda: configure(agent_directory="/opt/hermes/x"), "agent_directory", {GATEWAY, DASHBOARD}),
+    (configure, lambda: configure(agentDashboardPort=9200), "dashboard.port", {DASHBOARD}),
+    (configure, lambda: configure("/opt/hermes/x"), "agent_directory", {GATEWAY, DASHBOARD}),
     (
-        lambda: configure(auth_file="{}", auth_file_overwrite=False),
-        lambda: configure(auth_file='{"a": 1}', auth_file_overwrite=False),
+        lambda: with_auth("{}", overwrite=False),
+        lambda: with_auth('{"a": 1}', overwrite=False),
         "auth_file",
         set(),
     ),
     (
-        lambda: configure(auth_file="{}", auth_file_overwrite=True),
-        lambda: configure(auth_file='{"a": 1}', auth_file_overwrite=True),
+        lambda: with_auth("{}", overwrite=True),
+        lambda: with_auth('{"a": 1}', overwrite=True),
         "auth_file",
         {GATEWAY, DASHBOARD},
     ),
@@ -77,36 +82,39 @@ def test_the_cause_and_what_restarts(
 
 
 def test_a_dashboard_that_goes_is_told() -> None:
-    text = told(configure(), configure(dashboard=Dashboard(enabled=False)))
+    text = told(configure(), configure(agentDashboard=False))
     assert text == f"configure runs again (changed: dashboard.enabled); ends {DASHBOARD}"
 
 
-IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
+DOCKER: dict[str, Any] = {
+    "agentMode": "docker",
+    "agentImage": "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4,
+    "agentDashboard": False,
+}
 
 
 @pytest.mark.parametrize(
     ("more", "told_of_it"),
     [
-        ({"model": ENDPOINT.model_copy(update={"name": "other"})}, "restarts hermes"),
-        ({"container": ContainerInputs(image=IMAGE, options={"cpus": 1})}, "makes another container"),
-        ({"container": ContainerInputs(image=IMAGE, published_ip="192.0.2.7")}, "makes another container"),
+        ({"agentModel": "other"}, "restarts hermes"),
+        ({"agentExtraOptions": {"cpus": 1}}, "makes another container"),
+        ({"agentPublishedBindIp": "192.0.2.7"}, "makes another container"),
     ],
 )
 def test_a_new_container_is_told_from_a_restart(more: dict[str, Any], told_of_it: str) -> None:
-    usual: dict[str, Any] = {"container": ContainerInputs(image=IMAGE), "dashboard": Dashboard(enabled=False)}
-    text = told(configure(**usual), configure(**{**usual, **more}))
+    text = told(configure(**DOCKER), configure(**DOCKER, **more))
     assert text is not None
     assert f"; {told_of_it}" in text
 
 
 def test_verify_of_a_container_tells_its_cause() -> None:
-    before, after = (render_verify(VerifyInputs(version=None, container=True, configuration=word)) for word in "ab")
+    before, after = (render_verify(cattle(**DOCKER), word) for word in "ab")
     text = explain("verify", {"declared": before.declared, "digest": before.digest}, after.declared, after.digest)
     assert text == "verify runs again (changed: configuration)"
 
 
 def test_a_phase_without_services_tells_its_cause_only() -> None:
-    before, after = render_baseline(BaselineInputs()), render_baseline(BaselineInputs(extra_packages=("ffmpeg",)))
+    before, after = (render_baseline(cattle(agentExtraPackages=packages)) for packages in ([], ["ffmpeg"]))
     text = explain("baseline", {"declared": before.declared, "digest": before.digest}, after.declared, after.digest)
     assert text == "baseline runs again (changed: extra_packages)"
 

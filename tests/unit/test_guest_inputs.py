@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from provisioning.guest.common import Refusal
 from provisioning.guest.inputs import Engine, Facts, Folder, Installed, Probe, as_json, of, read, record
 from provisioning.guest.migration import Migrated
-from provisioning.models import VerifyInputs
-from provisioning.phases import facts_of, probe_in_guest
-from tests.settings import configuration
+from provisioning.phases import facts_of, render_verify
+from tests.settings import cattle, unchecked
 
 PROBE = Probe(version="0.20.3", auth_providers=("basic",), folders=(Folder("/srv", 10000, read_only=True),))
 
 
-@pytest.mark.parametrize("value", [PROBE, facts_of(configuration())], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [PROBE, facts_of(cattle())], ids=lambda value: type(value).__name__)
 def test_what_is_written_is_read_as_it_was(value: Any) -> None:
     assert read(type(value), as_json(value)) == value
 
@@ -74,9 +73,10 @@ def test_a_record_of_another_release_is_read_as_far_as_it_is_known(tmp_path: Pat
 
 
 def test_a_verification_reaches_the_guest_with_each_of_its_inputs() -> None:
-    inputs = VerifyInputs(version="0.20.3", auth_providers=("basic",), prompt="Hello?")
-    given = dataclasses.asdict(probe_in_guest(inputs))
-    assert json.loads(json.dumps(given)) == inputs.model_dump(mode="json")
+    plan = render_verify(cattle(), prompt="Hello?", auth_providers=("basic",))
+    (given,) = [file.content for file in plan.files if file.path == "inputs.json"]
+    assert read(Probe, given.decode()).prompt == "Hello?"
+    assert json.loads(given) == plan.declared
 
 
 def test_a_question_of_another_release_is_understood() -> None:
@@ -85,6 +85,9 @@ def test_a_question_of_another_release_is_understood() -> None:
 
 
 def test_the_facts_hold_no_secret() -> None:
-    given = configuration(secret_environment={"A_TOKEN": "canary"}, auth_file="canary")
-    assert isinstance(facts_of(given), Facts)
-    assert "canary" not in as_json(facts_of(given))
+    stack = unchecked(
+        cattle(agentSecretEnvironment={"A_TOKEN": "canary"}, agentModelKey="canary"),
+        agent__declared__auth_file=SecretStr("canary"),
+    )
+    assert isinstance(facts_of(stack), Facts)
+    assert "canary" not in as_json(facts_of(stack))

@@ -4,53 +4,45 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
 from provisioning.compose import compose_file, container_parameters, identity, reach, service
 from provisioning.guest.common import IDENTITY_LABEL
 from provisioning.guest.inputs import Port
-from provisioning.models import (
-    ApiServer,
-    ConfigureInputs,
-    ContainerInputs,
-    Dashboard,
-    DockerInputs,
-    ModelEndpoint,
-)
-from provisioning.phases import managed_environment, render_configure, render_docker
-from settings.agent.docker import BindMount
+from provisioning.phases import managed_environment, render_agent, render_configure
+from settings.agent import DockerAgent
+from settings.stack import AgentStack
+from tests.settings import bare_metal, cattle, unchecked
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 IMAGE = f"registry.example.org:5000/nous/hermes-agent:v2026.7.20@{DIGEST}"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - inside a container
 CANARY = "canary-7d1e"
-DASHBOARD = Dashboard(host=EVERYWHERE, password=SecretStr(f"{CANARY} horse battery"))
+DASHBOARD = {"agentDashboard": True, "agentDashboardPassword": f"{CANARY} horse battery"}
 
 
-def inputs(container: dict[str, Any] | None = None, **more: Any) -> ConfigureInputs:
-    usual: dict[str, Any] = {
-        "model": ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr(f"{CANARY}-key")),
-        "dashboard": Dashboard(enabled=False),
-        "container": ContainerInputs.model_validate({"image": IMAGE, **(container or {})}),
-    }
-    return ConfigureInputs.model_validate({**usual, **more})
+def stack(**more: Any) -> AgentStack:
+    usual = {"agentMode": "docker", "agentImage": IMAGE, "agentModelKey": f"{CANARY}-key", "agentDashboard": False}
+    return cattle(**{**usual, **more})
 
 
-def definition(container: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    made = inputs(container, **more)
-    assert made.container is not None
-    return service(made, made.container)
+def definition(**more: Any) -> dict[str, Any]:
+    made = stack(**more)
+    return service(made, docker(made))
 
 
-def composed(container: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load(compose_file(definition(container, **more)))
+def docker(made: AgentStack) -> DockerAgent:
+    assert isinstance(made.agent, DockerAgent)
+    return made.agent
+
+
+def composed(**more: Any) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(compose_file(definition(**more)))
     return document
 
 
@@ -80,7 +72,7 @@ def test_the_service_is_as_the_contract_of_the_image_wants_it() -> None:
 
 def test_the_health_check_is_words_without_blanks() -> None:
     """Podman 4.3's API for compose joins the words of the check and splits them at each blank."""
-    words = composed({"backend": "podman"})["services"]["hermes"]["healthcheck"]["test"]
+    words = composed(agentBackend="podman")["services"]["hermes"]["healthcheck"]["test"]
     assert words[:4] == ["CMD", "python3", "-I", "-c"]
     assert " ".join(words).split() == words
     compile(words[-1], "the check", "eval")
@@ -89,18 +81,18 @@ def test_the_health_check_is_words_without_blanks() -> None:
 @pytest.mark.parametrize(("backend", "network"), [("docker", "bridge"), ("podman", "hermes-stack")])
 def test_it_is_on_the_network_whose_mtu_follows_the_guests(backend: str, network: str) -> None:
     """Docker's own has it from daemon.json; Podman's own has no such setting, so it gets one of ours."""
-    assert composed({"backend": backend})["services"]["hermes"]["network_mode"] == network
+    assert composed(agentBackend=backend)["services"]["hermes"]["network_mode"] == network
 
 
 @pytest.mark.parametrize("backend", ["docker", "podman"])
 def test_no_engine_starts_it_by_itself(backend: str) -> None:
     """It would look up the sources of the mounts with nobody to check them; the unit starts it."""
-    assert composed({"backend": backend})["services"]["hermes"]["restart"] == "no"
+    assert composed(agentBackend=backend)["services"]["hermes"]["restart"] == "no"
 
 
 def test_no_mount_has_a_part_that_the_agent_can_rename() -> None:
     """The home's own path may be used, for its parent is root's; nothing in it may."""
-    for source, _ in mounts(composed(state_directory="/home/hermes/a/b")["services"]["hermes"]).values():
+    for source, _ in mounts(composed(agentStateDirectory="/home/hermes/a/b")["services"]["hermes"]).values():
         assert not source.startswith("/home/hermes/")
 
 
@@ -123,7 +115,7 @@ def test_nothing_of_the_agents_comes_before_the_images_own_programs() -> None:
 
 
 def test_declared_capabilities_add_to_these() -> None:
-    found = composed({"options": {"cap_add": ["NET_ADMIN", "KILL"], "security_opt": ["apparmor:x"]}})["services"]
+    found = composed(agentExtraOptions={"cap_add": ["NET_ADMIN", "KILL"], "security_opt": ["apparmor:x"]})["services"]
     assert found["hermes"]["cap_add"][-1] == "NET_ADMIN"
     assert found["hermes"]["cap_add"].count("KILL") == 1
     assert found["hermes"]["security_opt"] == ["no-new-privileges:true", "apparmor:x"]
@@ -158,7 +150,7 @@ def test_without_a_wish_nothing_is_published_beyond_the_guest() -> None:
 )
 def test_the_address_of_the_ports_is_the_declared_one(address: str, published: set[tuple[str, int]]) -> None:
     """The API answers on the guest's loopback in each case: verify and the prompt of scripts/agent ask there."""
-    found = composed({"published_ip": address}, dashboard=DASHBOARD)["services"]["hermes"]["ports"]
+    found = composed(**DASHBOARD, agentPublishedBindIp=address)["services"]["hermes"]["ports"]
     assert {(port["host_ip"], port["target"]) for port in found} == published
 
 
@@ -171,7 +163,7 @@ def test_where_a_published_port_is_asked_for(address: str, asked: str) -> None:
 
 def test_the_dashboard_is_in_the_same_container() -> None:
     """Read before Python starts, so only the container's environment counts (facts hermes 1, "Env precedence")."""
-    environment = composed(dashboard=DASHBOARD)["services"]["hermes"]["environment"]
+    environment = composed(**DASHBOARD)["services"]["hermes"]["environment"]
     assert environment["HERMES_DASHBOARD"] == "1"
     assert environment["HERMES_DASHBOARD_HOST"] == EVERYWHERE
     assert environment["HERMES_DASHBOARD_PORT"] == "9119"
@@ -179,15 +171,14 @@ def test_the_dashboard_is_in_the_same_container() -> None:
 
 
 def test_the_api_listens_where_a_published_port_can_reach_it() -> None:
-    assert managed_environment(inputs())["API_SERVER_HOST"] == EVERYWHERE
-    bare_metal = {"container": None, "api_server": ApiServer(enabled=True)}
-    assert managed_environment(inputs().model_copy(update=bare_metal))["API_SERVER_HOST"] == "127.0.0.1"
+    assert managed_environment(stack().agent)["API_SERVER_HOST"] == EVERYWHERE
+    assert managed_environment(bare_metal(agentApi=True))["API_SERVER_HOST"] == "127.0.0.1"
 
 
 def test_a_dollar_stays_a_dollar() -> None:
     """compose takes $NAME and ${NAME} for variables, in keys of its own JSON and YAML alike; $$ is one dollar."""
     options = {"environment": {"PRICE": "$5 ${HOME} $$"}, "extra_hosts": ["a$b:192.0.2.3"]}
-    document = composed({"options": options})["services"]["hermes"]
+    document = composed(agentExtraOptions=options)["services"]["hermes"]
     assert document["environment"]["PRICE"] == "$$5 $${HOME} $$$$"
     assert document["extra_hosts"] == ["a$$b:192.0.2.3"]
 
@@ -219,7 +210,7 @@ TEXTS = st.lists(st.sampled_from(["$", "$$", "{", "}", "${", "HOME", "_", ":-", 
 @given(TEXTS, TEXTS, TEXTS)
 def test_whatever_is_declared_compose_reads_it_as_it_is(value: str, path: str, host: str) -> None:
     """In values of the environment, in paths, lists and maps; in the label and the command it is the same walk."""
-    made = definition({"options": {"environment": {"V": value}, "extra_hosts": [host], "sysctls": {"s": value}}})
+    made = definition(agentExtraOptions={"environment": {"V": value}, "extra_hosts": [host], "sysctls": {"s": value}})
     made["volumes"][0]["source"] = path
     made["command"] = ["gateway", value]
     document = as_compose_reads(yaml.safe_load(compose_file(made)))
@@ -227,9 +218,14 @@ def test_whatever_is_declared_compose_reads_it_as_it_is(value: str, path: str, h
     assert document["services"]["hermes"] == json.loads(json.dumps({**made, **labels}))
 
 
+def with_authorities(text: str) -> dict[str, Any]:
+    made = unchecked(stack(), agent__model__authorities=text)
+    return service(made, docker(made))
+
+
 def test_an_authority_of_ones_own_is_trusted_in_the_container_too() -> None:
     store = "/etc/ssl/certs/ca-certificates.crt"
-    plain, one, other = (definition(ca_certificates=text) for text in ("", "one", "other"))
+    plain, one, other = (with_authorities(text) for text in ("", "one", "other"))
     assert store not in mounts(plain)
     assert "SSL_CERT_FILE" not in plain["environment"]
     assert mounts(one)[store] == (store, True)
@@ -239,11 +235,10 @@ def test_an_authority_of_ones_own_is_trusted_in_the_container_too() -> None:
 
 
 def test_more_volumes_and_options_reach_the_service() -> None:
-    container = {
-        "volumes": [BindMount("/data", "/data"), BindMount("/media/films", "/films", True)],
-        "options": {"cpus": 1.5, "ports": ["8644:8644"], "environment": {"TZ": "Europe/Berlin"}},
-    }
-    found = composed(container)["services"]["hermes"]
+    found = composed(
+        agentExtraVolumes=["/data:/data", "/media/films:/films:ro"],
+        agentExtraOptions={"cpus": 1.5, "ports": ["8644:8644"], "environment": {"TZ": "Europe/Berlin"}},
+    )["services"]["hermes"]
     assert mounts(found)["/data"] == ("/data", False)
     assert mounts(found)["/films"] == ("/media/films", True)
     assert found["cpus"] == 1.5
@@ -255,30 +250,28 @@ def test_more_volumes_and_options_reach_the_service() -> None:
 
 # -- identity ----------------------------------------------------------------------------------------------------------
 
-Change = tuple[dict[str, Any], dict[str, Any]]
-RECREATES: dict[str, Change] = {
-    "backend": ({"backend": "podman"}, {}),
-    "image": ({"image": IMAGE.replace("@sha256:0", "@sha256:f")}, {}),
-    "volume": ({"volumes": [BindMount("/data", "/data")]}, {}),
-    "read-only": ({"volumes": [BindMount("/data", "/data", True)]}, {}),
-    "option": ({"options": {"cpus": 2}}, {}),
-    "address": ({"published_ip": "192.0.2.7"}, {}),
-    "port": ({}, {"api_server": {"port": 8700}}),
-    "dashboard": ({}, {"dashboard": DASHBOARD}),
+RECREATES: dict[str, dict[str, Any]] = {
+    "backend": {"agentBackend": "podman"},
+    "image": {"agentImage": IMAGE.replace("@sha256:0", "@sha256:f")},
+    "volume": {"agentExtraVolumes": ["/data:/data"]},
+    "read-only": {"agentExtraVolumes": ["/data:/data:ro"]},
+    "option": {"agentExtraOptions": {"cpus": 2}},
+    "address": {"agentPublishedBindIp": "192.0.2.7"},
+    "port": {"agentApiPort": 8700},
+    "dashboard": DASHBOARD,
 }
 IN_PLACE: dict[str, dict[str, Any]] = {
-    "model": {"model": ModelEndpoint(base_url="http://192.0.2.9/v1", name="other")},
-    "settings": {"settings": {"agent": {"max_turns": 3}}},
-    "environment": {"environment": {"TZ": "UTC"}},
-    "secret": {"secret_environment": {"TELEGRAM_BOT_TOKEN": SecretStr("t")}},
-    "key": {"api_server": {"key": SecretStr("k" * 32)}},
+    "model": {"agentModelUrl": "http://192.0.2.9/v1", "agentModel": "other", "agentModelKey": ""},
+    "settings": {"agentSettings": {"agent": {"max_turns": 3}}},
+    "environment": {"agentEnvironment": {"TZ": "UTC"}},
+    "secret": {"agentSecretEnvironment": {"TELEGRAM_BOT_TOKEN": "t"}},
+    "key": {"agentApiKey": "k" * 32},
 }
 
 
 @pytest.mark.parametrize("change", RECREATES)
 def test_only_what_needs_another_container_changes_the_identity(change: str) -> None:
-    container, more = RECREATES[change]
-    assert identity(definition(container, **more)) != identity(definition())
+    assert identity(definition(**RECREATES[change])) != identity(definition())
 
 
 @pytest.mark.parametrize("change", IN_PLACE)
@@ -288,41 +281,39 @@ def test_what_goes_in_place_leaves_the_identity(change: str) -> None:
 
 @pytest.mark.parametrize("change", IN_PLACE)
 def test_what_goes_in_place_changes_the_configuration(change: str) -> None:
-    assert render_configure(inputs(**IN_PLACE[change])).digest != render_configure(inputs()).digest
+    assert render_configure(stack(**IN_PLACE[change])).digest != render_configure(stack()).digest
 
 
 def test_a_new_dashboard_password_is_no_new_container() -> None:
-    other = DASHBOARD.model_copy(update={"password": SecretStr("another long password")})
-    assert identity(definition(dashboard=other)) == identity(definition(dashboard=DASHBOARD))
+    other = {**DASHBOARD, "agentDashboardPassword": "another long password"}
+    assert identity(definition(**other)) == identity(definition(**DASHBOARD))
 
 
 def test_the_identity_is_on_the_container_and_in_what_the_preview_shows() -> None:
     expected = identity(definition())
     assert len(expected) == 64
     assert composed()["services"]["hermes"]["labels"] == {IDENTITY_LABEL: expected}
-    assert render_configure(inputs()).declared["container"]["identity"] == expected
+    assert render_configure(stack()).declared["container"]["identity"] == expected
 
 
 def test_the_guest_is_told_which_ports_and_folders_to_prove() -> None:
-    made = inputs({"volumes": [BindMount("/data", "/d")]}, dashboard=DASHBOARD)
-    assert made.container is not None
-    found = container_parameters(made, made.container, service(made, made.container))
+    made = stack(**DASHBOARD, agentExtraVolumes=["/data:/d"])
+    found = container_parameters(made, docker(made), service(made, docker(made)))
     assert found.ports == (Port("127.0.0.1", 8642, "API server"), Port("127.0.0.1", 9119, "dashboard"))
     assert found.sources == ("/data",)
     assert found.limit_memory is True
 
 
 def test_a_declared_limit_of_memory_is_the_limit() -> None:
-    made = inputs({"options": {"mem_limit": "2g"}})
-    assert made.container is not None
-    assert container_parameters(made, made.container, service(made, made.container)).limit_memory is False
+    made = stack(agentExtraOptions={"mem_limit": "2g"})
+    assert container_parameters(made, docker(made), service(made, docker(made))).limit_memory is False
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 
 def test_no_secret_is_in_the_project_nor_in_what_is_shown() -> None:
-    plan = render_configure(inputs(dashboard=DASHBOARD, secret_environment={"A_TOKEN": SecretStr(f"{CANARY}-token")}))
+    plan = render_configure(stack(**DASHBOARD, agentSecretEnvironment={"A_TOKEN": f"{CANARY}-token"}))
     for file in plan.files:
         assert CANARY.encode() not in file.content, file.path
     assert CANARY not in json.dumps(plan.declared)
@@ -331,18 +322,16 @@ def test_no_secret_is_in_the_project_nor_in_what_is_shown() -> None:
 
 # -- the agent phase ---------------------------------------------------------------------------------------------------
 
-CHANGES: list[Callable[[DockerInputs], DockerInputs]] = [
-    lambda made: made.model_copy(update={"image": IMAGE.replace("@sha256:0", "@sha256:f")}),
-    lambda made: made.model_copy(update={"version": "0.19.0"}),
-    lambda made: made.model_copy(update={"backend": "podman"}),
-    lambda made: made.model_copy(update={"insecure_registries": ("192.0.2.1:5000",)}),
+CHANGES: list[dict[str, Any]] = [
+    {"agentImage": IMAGE.replace("@sha256:0", "@sha256:f")},
+    {"agentVersion": "0.19.0"},
+    {"agentBackend": "podman"},
+    {"agentInsecureRegistries": ["192.0.2.1:5000"]},
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_the_phase_runs_again_for_another_image_version_or_registry(
-    change: Callable[[DockerInputs], DockerInputs],
-) -> None:
-    usual = DockerInputs(image=IMAGE)
-    assert render_docker(change(usual)).digest != render_docker(usual).digest
-    assert render_docker(usual).digest == render_docker(DockerInputs(image=IMAGE)).digest
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_the_phase_runs_again_for_another_image_version_or_registry(change: dict[str, Any]) -> None:
+    usual = render_agent(stack().agent).digest
+    assert render_agent(stack(**change).agent).digest != usual
+    assert render_agent(stack().agent).digest == usual

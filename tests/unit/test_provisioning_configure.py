@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from provisioning.guest import common, configure, managed, services
-from provisioning.models import ConfigureInputs, ModelEndpoint
 from provisioning.phases import render_configure
+from tests.settings import cattle, unchecked
 
 PASSWORD = "canary horse battery"
 
@@ -181,8 +181,8 @@ def test_an_address_that_is_not_ours_is_refused() -> None:
 def test_a_refusal_ends_the_phase_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inputs = ConfigureInputs(model=ModelEndpoint(name="m"), home=str(tmp_path / "home"))
-    [text] = [file.content for file in render_configure(inputs).files if file.path == "inputs.json"]
+    stack = unchecked(cattle(), cattle__mount_path=str(tmp_path / "home"))
+    [text] = [file.content for file in render_configure(stack).files if file.path == "inputs.json"]
     (tmp_path / "home").mkdir()
     (tmp_path / "inputs.json").write_bytes(text)
     (tmp_path / "secrets.json").write_text("{}")
@@ -196,8 +196,8 @@ def test_a_refusal_ends_the_phase_without_a_traceback(
 
 def test_the_payload_runs_by_itself(tmp_path: Path) -> None:
     """Isolated, and from no other folder than its own: nothing of the checkout is on its path."""
-    inputs = ConfigureInputs(model=ModelEndpoint(base_url="http://127.0.0.1:1/v1", name="m"), home=str(tmp_path))
-    for file in render_configure(inputs).files:
+    stack = unchecked(cattle(), cattle__mount_path=str(tmp_path))
+    for file in render_configure(stack).files:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_bytes(file.content)
         (tmp_path / file.path).chmod(file.mode)

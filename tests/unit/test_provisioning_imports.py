@@ -17,7 +17,7 @@ from provisioning.guest.cli import hand_on
 from provisioning.guest.inputs import ApiServer, Facts, Probe
 from provisioning.guest.layout import CHECKOUT
 from provisioning.guest.services import render_unit
-from tests.settings import configuration
+from tests.settings import cattle
 
 PACKAGE = files("provisioning")
 
@@ -57,8 +57,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def command_of(unit: str, build: Path, workspace: Path) -> list[str]:
-    inputs = configuration(agent_directory=str(build))
-    payload = {file.path: file.content.decode() for file in render_configure(inputs).files}
+    payload = {file.path: file.content.decode() for file in render_configure(cattle()).files}
     text = render_unit(payload[f"units/{unit}.service"], str(build))
     [start] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
     assert str(workspace) not in start

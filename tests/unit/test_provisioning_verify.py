@@ -21,10 +21,10 @@ from urllib.parse import quote
 import pytest
 
 from provisioning.guest import common, journal, verify
-from provisioning.guest.inputs import Probe, of
+from provisioning.guest.inputs import Probe, as_json, of
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.models import NodeFolder, VerifyInputs
+from provisioning.phases import EXPECTED, PROMPT
 
 KEY = "canary0123456789abcdef0123456789abcdef"
 
@@ -68,10 +68,11 @@ class Agent:
     requests: list[tuple[str, str | None, Any]] = field(default_factory=list)
 
     def parameters(self, **more: Any) -> dict[str, Any]:
-        inputs = VerifyInputs(
+        probe = Probe(
             version="0.19.0",
             api_server=True,
             api_server_port=self.port,
+            dashboard=True,
             dashboard_port=self.port,
             home=str(self.home),
             hermes_home=str(self.home),
@@ -79,8 +80,10 @@ class Agent:
             uid=self.home.stat().st_uid,
             services_timeout_s=0.5,
             prompt_timeout_s=5,
+            prompt=PROMPT,
+            expect=EXPECTED,
         )
-        return {**inputs.model_dump(mode="json"), **more}
+        return {**json.loads(as_json(probe)), **more}
 
     def probe(self, **more: Any) -> Probe:
         return of(Probe, self.parameters(**more), "the test's")
@@ -505,7 +508,7 @@ def test_a_question_asks_the_container_how_it_is_reached(
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes the folder's owner, as in the guest")
 def test_a_folder_of_the_node_is_mounted_and_its_owner_can_use_it(agent: Agent) -> None:
     def folder(path: str, **more: Any) -> dict[str, Any]:
-        return NodeFolder(path=path, owner=10000, **more).model_dump(mode="json")
+        return {"path": path, "owner": 10000, "read_only": False, **more}
 
     shared = Path("/dev/shm")  # noqa: S108 - a mount point that everybody may write to
     verify.verify(agent.probe(folders=[folder(str(shared)), folder("/proc", read_only=True)]))

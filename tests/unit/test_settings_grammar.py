@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trustme
 
-from components.agent import foreseen
-from components.phase import inputs_as_json, plan_of
+from components.agent import Plans
+from provisioning.phases import PhasePlan
 from proxmox.errors import Faults
 from settings.agent import DockerAgent
 from settings.section import kind
@@ -98,9 +98,8 @@ READ_BY_CATTLE = [key for key in SETTINGS if not key.startswith("pet") and key !
 
 
 def planned(stack: AgentStack) -> dict[str, str]:
-    """Every phase's plan, made as the engine has it made: through JSON."""
-    phases = foreseen(stack, {})
-    return {name: plan_of(phase, inputs_as_json(inputs)).digest for name, (phase, inputs) in phases.items()}
+    """Every phase's plan, as its resource gets it: through JSON."""
+    return {name: PhasePlan.from_json(plan.as_json()).digest for name, plan in Plans(stack).foreseen({}).items()}
 
 
 @pytest.mark.parametrize("key", READ_BY_CATTLE)
@@ -162,8 +161,7 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3y
     ],
 )
 def test_what_git_and_hermes_take_is_taken(given: dict[str, Any], words: str) -> None:
-    phases = foreseen(cattle(**given), {})
-    shown = json.dumps([inputs_as_json(inputs) for _, inputs in phases.values()])
+    shown = json.dumps([plan.as_json() for plan in Plans(cattle(**given)).foreseen({}).values()])
     assert words in shown
     assert len(planned(cattle(**given))) == 4
 

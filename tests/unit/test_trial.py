@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
-from components.agent import configure_inputs
 from provisioning.errors import ProvisioningError
-from provisioning.models import UPSTREAM_GIT_URL, ConfigureInputs, ModelEndpoint
 from provisioning.phases import render_configure
+from settings.agent import BareMetalAgent
 from tests.repository import a_release, pasted
 from tests.settings import MODEL, cattle
 from trial import __main__ as command
 from trial import decisions, look, unpack
 
-LAB = ModelEndpoint(base_url="http://10.64.0.1:8100/v1", name="lab-model", api_key=SecretStr("key"))
+LAB = ("http://10.64.0.1:8100/v1", "lab-model", "key")
 BEFORE = decisions.Held(
     sessions=frozenset({"a", "b"}),
     messages=8,
@@ -58,11 +57,7 @@ def test_no_secret_of_a_stack_file_gets_into_a_trial() -> None:
     }
 
 
-def configured(**given: Any) -> ConfigureInputs:
-    return configure_inputs(cattle(**given), {"directory": "/opt/hermes/x"})
-
-
-FULL = {
+FULL: dict[str, Any] = {
     "agentModelUrl": "",
     "agentModelProvider": "litellm",
     "agentProviders": {"litellm": {"base_url": "http://192.0.2.1:4000/v1", "key_env": "LITELLM_KEY"}},
@@ -75,8 +70,7 @@ FULL = {
 
 
 def test_nothing_of_a_detached_configuration_leads_out_of_the_lab() -> None:
-    inputs = decisions.detached(configured(**FULL), LAB)
-    plan = render_configure(inputs)
+    plan = render_configure(decisions.detached(cattle(**FULL), *LAB))
     text = "\n".join(file.content.decode() for file in plan.files if file.path == "inputs.json")
     parameters = json.loads(text)
     assert parameters["config"]["model"]["base_url"] == "http://10.64.0.1:8100/v1"
@@ -89,10 +83,10 @@ def test_nothing_of_a_detached_configuration_leads_out_of_the_lab() -> None:
 
 
 def test_what_could_not_be_tried_is_told() -> None:
-    told = "\n".join(decisions.left_out(configured(**FULL)))
+    told = "\n".join(decisions.left_out(cattle(**FULL)))
     for what in ("model endpoint", "network", "house", "messengers", "fallback"):
         assert what in told
-    assert "messengers" not in "\n".join(decisions.left_out(configured()))
+    assert "messengers" not in "\n".join(decisions.left_out(cattle()))
 
 
 @pytest.mark.parametrize(
@@ -128,12 +122,12 @@ GIT = {**MODEL, "agentSource": "git", "agentTag": "v-old", "agentCommit": "a" * 
 
 def test_the_releases_are_the_stacks_and_the_one_that_is_tried() -> None:
     old, new = command.releases_of(cattle(**GIT), options(version="0.20.3"), "git://10.64.0.1:9418/x.git")
-    assert (old.git_tag, old.version, new.git_tag, new.version) == ("v-old", "0.19.0", "v-new", "0.20.3")
-    assert {old.git_url, new.git_url} == {"git://10.64.0.1:9418/x.git"}
+    assert (old.install.tag, old.version, new.install.tag, new.version) == ("v-old", "0.19.0", "v-new", "0.20.3")
+    assert {old.install.repository, new.install.repository} == {"git://10.64.0.1:9418/x.git"}
     old, new = command.releases_of(cattle(**{**GIT, "agentSource": "pypi"}), options(), None)
-    assert (old.source, new.source, new.version) == ("pypi", "git", None)
+    assert (old.install.source, new.install.source, new.version) == ("pypi", "git", "")
     old, _ = command.releases_of(cattle(**GIT), options(**{"from": ("v-older", "c" * 40)}), None)
-    assert (old.git_tag, old.git_commit, old.version) == ("v-older", "c" * 40, None)
+    assert (old.install.tag, old.install.commit, old.version) == ("v-older", "c" * 40, "")
 
 
 def test_the_release_that_runs_is_refused() -> None:
@@ -150,24 +144,23 @@ def test_a_stack_in_docker_mode_names_what_its_image_runs(tmp_path: Path) -> Non
     # The remedy, followed: its command prints what --from wants.
     text, _, remedy = str(refused.value).partition("The commit: ")
     assert "--from v1 COMMIT" in text
-    remedy = remedy.replace(UPSTREAM_GIT_URL, tmp_path.as_uri())
+    remedy = remedy.replace(command.UPSTREAM, tmp_path.as_uri())
     old, new = command.releases_of(cattle(**given), options(**{"from": ("v1", pasted(remedy))}), None)
-    assert (old.git_tag, old.git_commit, old.source, new.git_tag) == ("v1", commit, "git", "v-new")
+    assert (old.install.tag, old.install.commit, old.install.source, new.install.tag) == ("v1", commit, "git", "v-new")
 
 
 def test_of_a_stack_in_docker_mode_the_image_is_not_tried() -> None:
     image = f"example.org/hermes:v1@sha256:{'0' * 64}"
     given: dict[str, Any] = {**MODEL, "agentMode": "docker", "agentImage": image, "agentDashboard": "false"}
     stack = cattle(**given, agentExtraVolumes=["/data:/data"], agentSettings={"timezone": "Europe/Berlin"})
-    told = "\n".join(decisions.left_out(configure_inputs(stack)))
+    told = "\n".join(decisions.left_out(stack))
     assert "the image: the release's code was tried on the home without a container" in told
     assert "agentExtraVolumes" in told
-    assert "image" not in "\n".join(decisions.left_out(configured()))
+    assert "image" not in "\n".join(decisions.left_out(cattle()))
     # What is tried: the same settings, without a container.
-    bare = stack.model_copy(update={"agent": decisions.bare_metal(stack.agent)})
-    inputs = decisions.detached(configure_inputs(bare, {"directory": "/opt/hermes/v1"}), LAB)
-    assert (inputs.container, inputs.settings) == (None, {"timezone": "Europe/Berlin"})
-    render_configure(inputs)
+    bare = decisions.detached(stack, *LAB)
+    assert isinstance(bare.agent, BareMetalAgent)
+    assert render_configure(bare).declared["settings"] == {"timezone": "Europe/Berlin"}
 
 
 # ---- what is concluded ----------------------------------------------------------------------------------------------
@@ -389,6 +382,7 @@ class Course(command.Trial):
     """A trial whose guest is a table: which step fails, and what the home holds at each look."""
 
     def __init__(self, fails: str = "", after: decisions.Held = BEFORE, back: decisions.Held = BEFORE) -> None:
+        self.stack = cattle()
         self.verdict = decisions.Verdict("new", "old", "on a home")
         self.fails, self.after, self.back, self.steps = fails, after, back, list[str]()
         self.heard: list[str] = ["config.yaml: schema 33 to 37"]
@@ -408,9 +402,6 @@ class Course(command.Trial):
     def run(self, plan: Any, timeout_s: float = 0) -> dict[str, Any]:  # noqa: ARG002 - as the real one
         self._step(plan.name)
         return {}
-
-    def configuration(self, directory: str) -> ConfigureInputs:  # noqa: ARG002 - as the real one
-        return configured()
 
     def look(self, directory: str) -> decisions.Held:
         return self.after if directory == "/new" else self.back
