@@ -92,7 +92,7 @@ class PhasePlan:
         return Job(self.name, self.digest, self.files, self.secrets, self.large_files, self.fresh)
 
     def as_json(self) -> str:
-        """All of it, with the secrets: only for a Pulumi secret. This program's own files are named, not carried."""
+        """What has to run, secrets included: only for a Pulumi secret. This program's own files are named in it."""
         own = _own_files()
         return json.dumps(
             {
@@ -101,7 +101,6 @@ class PhasePlan:
                     file.path: None if own.get(file.path) == file else [file.content.decode(), file.mode]
                     for file in self.files
                 },
-                "declared": self.declared,
                 "digest": self.digest,
                 "secrets": dict(self.secrets),
                 "large_files": [[str(file.local), file.sha256] for file in self.large_files],
@@ -111,14 +110,14 @@ class PhasePlan:
 
     @classmethod
     def from_json(cls, text: str) -> PhasePlan:
-        """What `as_json` has written, by the same program."""
+        """What `as_json` has written, by the same program; what was declared is not in it."""
         given, own = json.loads(text), _own_files()
         files = tuple(
             own[path] if file is None else PayloadFile(path, file[0].encode(), file[1])
             for path, file in given.pop("files").items()
         )
         large = tuple(LargeFile(Path(local), sha256) for local, sha256 in given.pop("large_files"))
-        return cls(files=files, large_files=large, **given)
+        return cls(files=files, declared={}, large_files=large, **given)
 
 
 @dataclass(frozen=True)
