@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -258,46 +258,22 @@ def own_settings(model: type[Section]) -> dict[str, FieldInfo]:
 # --- secrets ------------------------------------------------------------------------------------
 
 
-def secrets(tree: object, path: str = "") -> dict[str, str]:
-    """Every secret of a section, a part or a tree that is set, by its path: the key, and what is below it."""
-    if isinstance(tree, SecretStr):
-        return {path: tree.get_secret_value()} if tree else {}
-    return {name: secret for key, item in _items(tree) for name, secret in secrets(item, _below(path, key)).items()}
-
-
 def shown(tree: object, word: Callable[[str, str], str], path: str = "") -> Any:
-    """A section, a model or a tree as JSON has it, with a word in place of each secret.
+    """A tree as JSON has it, with a word in place of each secret.
 
-    `word`: makes one of a secret's path and value. A section is shown by the keys of its settings, and one inside of it
-    as a part of it. None: not set.
+    `word`: makes one of a secret's path (the key, and what is below it) and its value. None: not set.
     """
     if isinstance(tree, SecretStr):
         return word(path, tree.get_secret_value()) if tree else None
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return asdict(tree)
-    if isinstance(tree, BaseModel | Mapping):
-        found: dict[str, Any] = {}
-        for key, item in _items(tree):
-            inner = shown(item, word, _below(path, key))
-            found |= inner if isinstance(item, Section) else {key: inner}
-        return found
+    if isinstance(tree, Mapping):
+        return {key: shown(item, word, f"{path}.{key}" if path else key) for key, item in tree.items()}
     if isinstance(tree, list | tuple):
-        return [shown(item, word, _below(path, str(number))) for number, item in enumerate(tree)]
+        return [shown(item, word, f"{path}.{number}") for number, item in enumerate(tree)]
     return tree
 
 
-def _items(tree: object) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, BaseModel):
-        for name, found in type(tree).model_fields.items():
-            value = getattr(tree, name)
-            # What the operator has not written is no part of a part.
-            if not isinstance(tree, Part) or value is not None:
-                yield ("" if isinstance(value, Section) else found.alias or name), value
-    elif isinstance(tree, Mapping):
-        yield from tree.items()
-    elif isinstance(tree, list | tuple):
-        yield from ((str(number), item) for number, item in enumerate(tree))
-
-
-def _below(path: str, key: str) -> str:
-    return f"{path}.{key}" if path and key else path or key
+def secrets(tree: object) -> dict[str, str]:
+    """Every secret of a tree that is set, by its path."""
+    found: dict[str, str] = {}
+    shown(tree, found.setdefault)
+    return found
