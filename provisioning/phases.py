@@ -347,13 +347,7 @@ def unit_context(stack: AgentStack) -> dict[str, Any]:
     """What the units' templates are filled with."""
     service = stack.agent.service
     return {
-        "user": service.user,
-        "group": service.group,
-        "home": stack.home,
-        "home_on_root": stack.cattle.home_on_root,
-        "writable": stack.writable,
-        "hermes_home": stack.state_directory,
-        "workspace": stack.working_directory,
+        "stack": stack,
         "service": service,
         "arguments": "".join(f" {systemd_quote(argument)}" for argument in service.extra_args),
         "dashboard": stack.agent.dashboard,
