@@ -149,6 +149,14 @@ def test_a_phase_of_before_does_not_run_again_for_the_card() -> None:
     assert not _PhaseProvider().diff("105/baseline", before, {**before, "hardware_address": MAC}).changes
 
 
+def test_a_phase_of_before_does_not_run_again_for_the_form_of_its_plan() -> None:
+    """The states of older versions have the phase's inputs, and docker as the agent phase's name."""
+    before = {"digest": "d", "host_key": KEY, "guest": "105", "phase": "docker", "inputs": "{}"}
+    now = {"digest": "d", "host_key": KEY, "guest": "105", "phase": "agent", "plan": "{}"}
+    assert not _PhaseProvider().diff("105/docker", before, now).changes
+    assert _PhaseProvider().diff("105/docker", before, {**now, "digest": "e"}).changes
+
+
 @pytest.mark.parametrize("address", [None, "", MAC])
 def test_a_phase_is_held_to_the_card(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
     """Where nothing tells the container, nothing is run."""
