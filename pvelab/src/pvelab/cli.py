@@ -333,7 +333,12 @@ def main(arguments: Sequence[str] | None = None, extension: Extension[Any] | Non
     extension.add_arguments(made["up"])
     _add_fault_arguments(made["faults"])
     verbs.add_parser("pct", help="root's pct on a node: pct VERB VMID [OPTIONS]", add_help=False)
+    verbs.add_parser("conformance", help="hold a Proxmox of your own against the contract", add_help=False)
     options, rest = parser.parse_known_args(arguments)
+    if options.verb == "conformance":
+        from pvelab.conformance.command import main as conformance  # noqa: PLC0415 - only needed here
+
+        return conformance(rest)
     if rest and options.verb != "pct":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     lab = extension.lab(options.dir.expanduser().absolute() if options.dir else None)

@@ -71,6 +71,7 @@ PATH_PARAMETERS: dict[str, Prop] = {
     "userid": Prop(required=True, max_length=64),
     "tokenid": Prop(required=True, pattern=r"[A-Za-z][A-Za-z0-9.\-_]+"),
     "roleid": Prop(required=True),
+    "groupid": Prop(required=True, format=config_id),
     "poolid": Prop(required=True, format=pool_id),
 }
 

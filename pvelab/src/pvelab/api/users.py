@@ -67,13 +67,19 @@ def register(router: Router) -> None:
     router.add("GET", roles + "/{roleid}", check=anybody)(role_read)
     router.add("PUT", roles + "/{roleid}", check=role_admin, params=role_fields)(role_update)
     router.add("DELETE", roles + "/{roleid}", check=role_admin)(role_delete)
-    router.add("GET", "/access/groups", check=anybody)(group_list)
+    groups = "/access/groups"
+    group_admin = on_path(groups, "Group.Allocate")
+    router.add("GET", groups, check=anybody)(group_list)
     router.add(
         "POST",
-        "/access/groups",
-        check=on_path("/access/groups", "Group.Allocate"),
+        groups,
+        check=group_admin,
         params={"groupid": Prop(required=True, format=config_id), "comment": Prop()},
     )(group_create)
+    seen = on_path(groups, "Sys.Audit", "Group.Allocate", any_of=True)
+    router.add("GET", groups + "/{groupid}", check=seen)(group_read)
+    router.add("PUT", groups + "/{groupid}", check=group_admin, params={"comment": Prop()})(group_update)
+    router.add("DELETE", groups + "/{groupid}", check=group_admin)(group_delete)
     router.add("GET", "/access/acl", check=anybody)(acl_list)
     router.add(
         "PUT",
@@ -307,7 +313,7 @@ def group_list(call: Call) -> object:
     return [
         {
             "groupid": name,
-            "users": ",".join(sorted(user for user, entry in access.users.items() if name in entry.groups)),
+            "users": ",".join(_members(call, name)),
             **({"comment": comment} if comment else {}),
         }
         for name, comment in sorted(access.groups.items())
@@ -322,6 +328,41 @@ def group_create(call: Call) -> None:
     if name in access.groups:
         raise die(f"create group failed: group '{name}' already exists")
     access.groups[name] = call.get("comment")
+    access.save()
+
+
+def _members(call: Call, name: str) -> list[str]:
+    return sorted(user for user, entry in call.cluster.access.users.items() if name in entry.groups)
+
+
+def _known_group(call: Call, failed: str = "") -> str:
+    name = call.params["groupid"]
+    if name not in call.cluster.access.groups:
+        raise die(f"{failed}group '{name}' does not exist")
+    return name
+
+
+# PVE/API2/Group.pm
+def group_read(call: Call) -> object:
+    name = _known_group(call)
+    comment = call.cluster.access.groups[name]
+    return {**({"comment": comment} if comment else {}), "members": _members(call, name)}
+
+
+def group_update(call: Call) -> None:
+    access, name = call.cluster.access, _known_group(call, "update group failed: ")
+    if (comment := call.get("comment")) is not None:
+        access.groups[name] = comment
+        access.save()
+
+
+def group_delete(call: Call) -> None:
+    """The group goes with its rights, and its members leave it."""
+    access, name = call.cluster.access, _known_group(call, "delete group failed: ")
+    del access.groups[name]
+    access.acl = [entry for entry in access.acl if (entry.kind, entry.ugid) != ("group", name)]
+    for user in access.users.values():
+        user.groups = [group for group in user.groups if group != name]
     access.save()
 
 
