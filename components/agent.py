@@ -10,15 +10,11 @@ from typing import Any
 import pulumi
 import pulumi_command as command
 
-from components.access import Access
-from components.explanation import differing_keys
-from components.phase import Phase
-from provisioning.guest.backend import ENGINE
-from provisioning.guest.common import CONTAINER_UNIT, GATEWAY
-from provisioning.phases import (
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY
+from applications.hermes.phases import (
     NOT_OF_THE_BUILD,
     Built,
-    PhasePlan,
     overridden,
     pinned_config,
     render_agent,
@@ -26,8 +22,12 @@ from provisioning.phases import (
     render_configure,
     render_verify,
 )
+from applications.hermes.settings import DockerAgent
+from components.access import Access
+from components.explanation import differing_keys
+from components.phase import Phase
+from provisioning.plans import PhasePlan
 from provisioning.ssh import private_key_text
-from settings.agent import DockerAgent
 from settings.stack import AgentStack
 
 LOGIN_ATTEMPTS = 70  # some five minutes of refused connections (field reports F1)

@@ -10,6 +10,8 @@ from typing import Any
 import pulumi
 import pulumi_proxmoxve as proxmoxve
 
+from applications.hermes.settings import AgentSettings, DockerAgent
+from applications.hermes.settings.dashboard import EVERYWHERE
 from components.access import Access
 from components.agent import HermesAgent
 from components.attachment import VolumeAttachment
@@ -20,8 +22,6 @@ from components.host_mounts import HostMounts, HostMountsProof, NodeSpec
 from components.network import NetworkPlan, network_spec
 from components.power import Power
 from proxmox.planning import AttachSpec, PowerSpec
-from settings.agent import AgentSettings, DockerAgent
-from settings.agent.dashboard import EVERYWHERE
 from settings.kinds import bracketed
 from settings.stack import AgentStack, CattleStack
 

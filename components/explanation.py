@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from provisioning.phases import READ_AT_START
+from applications.hermes.phases import READ_AT_START
 
 
 def explain(phase: str, before: Mapping[str, Any], declared: Mapping[str, Any], digest: str) -> str | None:

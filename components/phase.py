@@ -17,7 +17,7 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 from components.access import card_of
 from components.dynamic import Props, Provider, changed, diff_of, progress
 from components.explanation import explain
-from provisioning.phases import PhasePlan, run_phase
+from provisioning.plans import PhasePlan, run_phase
 from provisioning.ssh import HostKey, SshTarget
 
 PHASE_SECONDS = 1800.0

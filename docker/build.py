@@ -17,9 +17,9 @@ HERE = Path(__file__).resolve().parent
 # As docker/Dockerfile lays them out, or a checkout.
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from provisioning.guest.build import CACHE, ROOT, build  # noqa: E402
+from applications.hermes.guest.build import CACHE, ROOT, build  # noqa: E402
+from applications.hermes.guest.inputs import Build  # noqa: E402
 from provisioning.guest.common import Refusal, as_user, run  # noqa: E402
-from provisioning.guest.inputs import Build  # noqa: E402
 
 BAKED = Path("/opt/hermes-agent")
 USER = "hermes"

@@ -70,11 +70,12 @@ State = Literal["absent", "running", "finished", "lost"]
 
 @dataclass(frozen=True)
 class PayloadFile:
-    """A small file of the payload, at `path` below the job's folder."""
+    """A small file of the payload, at `path` below the job's folder. `origin`: its path in the checkout."""
 
     path: str
     content: bytes
     mode: int = 0o600
+    origin: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ error texts. A terminal obeys control characters (a new title, the clipboard by 
 directional characters show a line in another order than it is. Here each of them becomes text that can be seen.
 
 Who shows something of a guest's takes it from here: progress (provisioning.job), errors (provisioning.errors), outputs
-(JobResult), answers (provisioning.talk), what `scripts/agent` prints. What is the operator's own terminal by intent,
-`scripts/agent ssh` and `hermes` in the guest, is not filtered: there the guest draws.
+(JobResult), answers, what `scripts/agent` prints. What is the operator's own terminal by intent, `scripts/agent ssh`
+and `hermes` in the guest, is not filtered: there the guest draws.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
+from applications.hermes.settings import AgentSettings, BareMetalAgent, DockerAgent
+from applications.hermes.settings.dashboard import DashboardSettings
+from applications.hermes.settings.declaration import DeclarationSettings
+from applications.hermes.settings.docker import DATA, BindMount, ContainerSettings, image_path
+from applications.hermes.settings.messengers import MessengerSettings
+from applications.hermes.settings.model import ApiSettings, ModelSettings
+from applications.hermes.settings.service import ServiceSettings
+from applications.hermes.settings.source import SourceSettings
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
-from settings.agent import AgentSettings, BareMetalAgent, DockerAgent
-from settings.agent.dashboard import DashboardSettings
-from settings.agent.declaration import DeclarationSettings
-from settings.agent.docker import DATA, BindMount, ContainerSettings, image_path
-from settings.agent.messengers import MessengerSettings
-from settings.agent.model import ApiSettings, ModelSettings
-from settings.agent.service import ServiceSettings
-from settings.agent.source import SourceSettings
 from settings.cattle import CattleSettings, HostMountSettings
 from settings.connection import ConnectionSettings, NodeSshSettings
 from settings.kinds import LocalFile, Template, plain_path

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from applications.hermes.settings import BareMetalAgent
 from proxmox.errors import Faults
-from settings.agent import BareMetalAgent
 from settings.section import Section
 from settings.stack import AgentStack, CattleStack, PetStack, read_stack
 

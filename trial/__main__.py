@@ -23,30 +23,29 @@ from typing import Any, NoReturn
 import yaml
 from pydantic import ValidationError
 
+from applications.hermes.guest.layout import python_of
+from applications.hermes.phases import (
+    Built,
+    render_agent,
+    render_backups,
+    render_baseline,
+    render_configure,
+    render_verify,
+)
+from applications.hermes.settings import BareMetalAgent, DockerAgent
+from applications.hermes.settings.source import SourceSettings
 from components.agent import own_uv
 from lab.bench import VOLUME_SIZE, Bench, a_bench, clear
 from lab.instance import CACHE, CHECKOUT
 from lab.services.model import MODEL
 from lab.services.source import SOURCE_CACHE, ensure_source
 from provisioning.errors import ProvisioningError
-from provisioning.guest.layout import python_of
 from provisioning.job import LargeFile, PayloadFile, sha256_of
-from provisioning.phases import (
-    Built,
-    PhasePlan,
-    render_agent,
-    render_backups,
-    render_baseline,
-    render_configure,
-    render_verify,
-    run_phase,
-)
+from provisioning.plans import PhasePlan, run_phase
 from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
-from settings.agent import BareMetalAgent, DockerAgent
-from settings.agent.source import SourceSettings
 from settings.section import default_of
 from settings.stack import AgentStack, read_stack
 from trial.decisions import (

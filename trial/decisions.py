@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import SecretStr, TypeAdapter
 
-from settings.agent import AgentSettings, BareMetalAgent, DockerAgent
-from settings.agent.dashboard import DashboardSettings
-from settings.agent.messengers import MessengerSettings
-from settings.agent.source import SourceSettings, prints_commit
+from applications.hermes.settings import AgentSettings, BareMetalAgent, DockerAgent
+from applications.hermes.settings.dashboard import DashboardSettings
+from applications.hermes.settings.messengers import MessengerSettings
+from applications.hermes.settings.source import SourceSettings, prints_commit
 from settings.stack import SECRETS, AgentStack
 
 PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"

@@ -25,34 +25,9 @@ from provisioning.guest.words import command as to_paste
 # ---- names that the host and the programs in the guest share ---------------------------------------------------------
 
 LIBRARY = Path("/usr/local/lib/hermes-stack")
-"""What stays in the guest: programs, and what they have to know of the agent."""
+"""What stays in the guest: programs, and what they have to know of the application."""
 STATE = Path("/var/lib/hermes-provision")
 """Root's own: jobs, tools that were brought, and what the phases note down for each other."""
-FACTS = LIBRARY / "agent.json"
-MANAGED = Path("/etc/hermes")
-MANAGED_ENV = MANAGED / ".env"
-CURRENT = Path("/opt/hermes/current")
-"""The link to the build that runs."""
-IMAGE_RECORD = Path("/etc/hermes-stack/image.json")
-"""What the agent phase has found out about Docker mode's image: what the configure phase is to run."""
-IMAGE_CURRENT = Path("/etc/hermes-stack/current.json")
-"""The image that runs, with its version and engine; there in Docker mode only."""
-CONTAINER_RECORD = Path("/etc/hermes-stack/container.json")
-"""What the container is given, for the service that starts it; there in Docker mode only."""
-UPDATE_COPIES = STATE / "update"
-"""There while the configure phase switches versions, and after that was ended in the middle."""
-KEPT_FOLDER = ".hermes-stack"
-"""On the volume, so that it outlives the container: backups, notes, what clients and browsers hold against us."""
-GATEWAY = "hermes-gateway.service"
-DASHBOARD = "hermes-dashboard.service"
-CONTAINER = "hermes"
-CONTAINER_UNIT = "hermes-container.service"
-"""What starts the container, and what it is started by alone."""
-IDENTITY_LABEL = "hermes-stack.identity"
-"""Of the container: the hash over its service."""
-STOP_S = 90
-"""Seconds that the gateway has to end, as a unit or as a container (facts hermes 3, issue 31981)."""
-DASHBOARD_STOP_S = 30
 OUTPUT_LIMIT = 64 << 20
 """Bytes that are taken of what a program prints: it may be the agent's, and endless."""
 APT_S = 900.0
@@ -209,17 +184,6 @@ def apt(*arguments: str) -> None:
     if done.returncode != 0:
         said, _, advice = done.stderr.strip().rpartition("error: ")
         raise failed(f"apt-get {arguments[0]} failed", said.rpartition("error: ")[0], advice)
-
-
-def unfinished_update() -> dict[str, str]:
-    """What the agent phase says of an update that was ended in the middle: another value each time.
-
-    So configure runs, and clears up, also when the version is set back and nothing else differs.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        found = (UPDATE_COPIES / "from.json").stat()
-        return {"unfinished_update": f"{found.st_ino}-{int(found.st_mtime)}"}
-    return {}
 
 
 def how_it_failed(what: str, done: subprocess.CompletedProcess[str], most: int = TOLD_LINES) -> CommandFailed:

@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.guest.managed import scrypt_hash
+from applications.hermes.phases import render_backups
+from applications.hermes.settings.dashboard import PASSWORD_LENGTH
+from applications.hermes.talk import ask
 from provisioning.errors import PhaseFailed, PhaseLost, ProvisioningError
-from provisioning.guest.backend import ENGINE
 from provisioning.guest.common import LIBRARY
-from provisioning.guest.managed import scrypt_hash
-from provisioning.phases import render_backups, run_phase
+from provisioning.plans import run_phase
 from provisioning.ssh import Card, HostKey, SshTarget, connect
-from provisioning.talk import ask
 from provisioning.terminal import RAW_LIMIT, Lines, one_line
-from settings.agent.dashboard import PASSWORD_LENGTH
 from settings.kinds import is_loopback
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,13 +18,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from applications.hermes.talk import ask
 from lab import engine
 from lab.engine import Run, Span
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab, LabError
 from provisioning.errors import ProvisioningError
 from provisioning.ssh import Card, HostKey, SshTarget, connect
-from provisioning.talk import ask
 
 # The original design's cycle, in seconds: field by field what its create.sh and destroy.sh measured.
 ORIGINAL = {

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from provisioning.guest.common import CONTAINER_UNIT
-from provisioning.talk import ask
+from applications.hermes.guest.names import CONTAINER_UNIT
+from applications.hermes.talk import ask
 from tests.e2e.phase_guest import Guest
 
 Mode = Literal["bare-metal", "docker", "podman"]

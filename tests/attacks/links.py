@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 
-from provisioning.guest.backend import BACKENDS, ENGINE
-from provisioning.guest.common import CONTAINER, CONTAINER_UNIT
-from provisioning.talk import AgentSilentError
+from applications.hermes.guest.backend import BACKENDS, ENGINE
+from applications.hermes.guest.names import CONTAINER, CONTAINER_UNIT
+from applications.hermes.talk import AgentSilentError
 from tests.attacks.attack import Scene, attack
 
 STATE = "/home/hermes/.hermes"

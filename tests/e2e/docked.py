@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.phases import render_agent
 from lab.image import AGENT_REPOSITORY, Images, again, ensure_images
 from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, tags
 from lab.services.registry import Registry
 from lab.services.releases import Release
 from lab.services.source import Source, ensure_source
 from lab.services.standin import TAG, VERSION
-from provisioning import PhasePlan, render_agent
-from provisioning.guest.backend import ENGINE
+from provisioning import PhasePlan
 from pvelab.certificates import ensure_certificates
 from pvelab.template import ensure_template
 from settings.stack import AgentStack

@@ -19,24 +19,21 @@ from typing import Any
 
 import pytest
 
+from applications.hermes.phases import (
+    EXTRAS,
+    Built,
+    render_agent,
+    render_backups,
+    render_baseline,
+    render_configure,
+    render_verify,
+)
 from components.agent import own_uv
 from lab.bench import Bench, a_bench
 from lab.services.model import MODEL
 from lab.services.releases import Release
 from lab.services.source import SOURCE_CACHE, Source, ensure_source
-from provisioning import (
-    Built,
-    PhaseFailed,
-    PhasePlan,
-    SshTarget,
-    render_agent,
-    render_baseline,
-    render_configure,
-    render_verify,
-    run_phase,
-    wait_for_ssh,
-)
-from provisioning.phases import EXTRAS, render_backups
+from provisioning import PhaseFailed, PhasePlan, SshTarget, run_phase, wait_for_ssh
 from provisioning.ssh import connect
 from pvelab.template import DEBIAN
 from settings.cattle import CattleSettings

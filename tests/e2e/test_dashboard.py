@@ -33,7 +33,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support import expected_conditions as shown
 from selenium.webdriver.support.wait import WebDriverWait
 
-from settings.agent.dashboard import DashboardSettings
+from applications.hermes.settings.dashboard import DashboardSettings
 from tests.e2e import proxies
 from tests.e2e.identity import Provider, serving
 from tests.e2e.phase_guest import CHECKOUT, Guest, needs_root

@@ -21,10 +21,11 @@ import tenacity
 import yaml
 from aiohttp import web
 
+from applications.hermes.phases import render_configure
 from components.explanation import explain
 from lab.ports import MODEL_PORT
 from lab.services.model import ModelEndpoint as LabModel
-from provisioning import PhaseFailed, PhasePlan, render_configure
+from provisioning import PhaseFailed, PhasePlan
 from settings.kinds import unfit_for_env
 from tests.e2e.phase_guest import Guest, needs_root
 from tests.settings import cattle

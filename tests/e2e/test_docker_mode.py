@@ -16,12 +16,12 @@ from collections.abc import Iterator
 import pytest
 import requests
 
+from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY
+from applications.hermes.talk import ask
 from components.agent import STATE_OF_CONTAINER
 from lab.image import BASE_REPOSITORY, BASE_TAG
 from lab.services.standin import VERSION
 from provisioning import PhaseFailed
-from provisioning.guest.common import CONTAINER_UNIT, GATEWAY
-from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e import used_home
 from tests.e2e.docked import BARE, INSIDE, NEXT_TAG, PASSWORD, Docked, a_docked, gateways, sessions
@@ -417,7 +417,7 @@ def checkout() -> bytes:
     """What the build is started from, as a tar archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name in (".dockerignore", "docker", "provisioning"):
+        for name in (".dockerignore", "docker", "provisioning", "applications"):
             tar.add(CHECKOUT / name, arcname=name, filter=lambda item: None if "__pycache__" in item.name else item)
     return buffer.getvalue()
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.talk import ask
 from provisioning import run_phase
-from provisioning.guest.backend import ENGINE
-from provisioning.talk import ask
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.docked import INSIDE, PASSWORD, Docked, a_docked, gateways, sessions, wait_for_one_gateway
 from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root

@@ -14,12 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioning import (
-    PhaseFailed,
-    PhasePlan,
-    run_phase,
-    ssh,
-)
+from provisioning import PhaseFailed, PhasePlan, run_phase, ssh
 from provisioning import job as jobs
 from tests.e2e.phase_guest import Guest, needs_root
 
@@ -131,7 +126,7 @@ STEPS = (
 
 def changed(plan: PhasePlan, change: Callable[[str], str]) -> PhasePlan:
     """The plan with another program of the agent phase."""
-    name = "provisioning/guest/build.py"
+    name = "applications/hermes/guest/build.py"
     files = [
         replace(file, content=change(file.content.decode()).encode()) if file.path == name else file
         for file in plan.files

@@ -23,13 +23,7 @@ from typing import Any
 
 import pytest
 
-from provisioning import (
-    HostKeyMismatch,
-    PhaseFailed,
-    WrongMachine,
-    run_phase,
-    wait_for_ssh,
-)
+from provisioning import HostKeyMismatch, PhaseFailed, WrongMachine, run_phase, wait_for_ssh
 from provisioning.ssh import Card, connect
 from proxmox.hostkeys import fingerprints
 from tests.attacks.attack import Scene, attacks, carry_out

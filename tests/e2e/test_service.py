@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import tenacity
 
+from applications.hermes.guest.names import GATEWAY
+from applications.hermes.phases import systemd_quote
 from components.agent import STATE_OF_SERVICE
 from provisioning import PhaseFailed
-from provisioning.guest.common import GATEWAY
-from provisioning.phases import PhasePlan, systemd_quote
+from provisioning.plans import PhasePlan
 from provisioning.ssh import connect
 from tests.e2e.phase_guest import Guest, follow_the_remedy_for_a_stop, needs_root
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
+from applications.hermes.phases import render_agent
 from lab import engine
 from lab.engine import Run, pulumi
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT
-from provisioning import render_agent
 from provisioning.ssh import HostKey, SshTarget, connect
 from tests.e2e.phase_guest import made_of
 from tests.e2e.test_demo import left_behind

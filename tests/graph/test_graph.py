@@ -13,6 +13,7 @@ import pulumi
 import pytest
 from pulumi.output import Unknown
 
+from applications.hermes.phases import Built, render_agent, render_configure
 from components import agent
 from components.access import Access
 from components.attachment import _AttachmentProvider
@@ -22,7 +23,7 @@ from components.pet import PetStorage
 from components.power import _PowerProvider
 from components.preflight import cattle_check, host_spec, pet_check
 from components.state import OwnState
-from provisioning.phases import Built, PhasePlan, render_agent, render_configure
+from provisioning.plans import PhasePlan
 from proxmox.planning import AttachSpec
 from settings.stack import KEY_FILE_VARIABLE, AgentStack
 from tests.settings import ENVIRONMENT

@@ -22,10 +22,12 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import backups, records, services, state, update, verify
-from provisioning.guest.common import CONTAINER, DASHBOARD, GATEWAY, Refusal, read_json
-from provisioning.guest.inputs import ApiServer, Facts, Probe, as_json
-from provisioning.guest.update import Subject, switching
+from applications.hermes.guest import backups, records, services, state, update, verify
+from applications.hermes.guest.inputs import ApiServer, Facts, Probe
+from applications.hermes.guest.names import CONTAINER, DASHBOARD, GATEWAY
+from applications.hermes.guest.update import Subject, switching
+from provisioning.guest.common import Refusal, read_json
+from provisioning.guest.typed import as_json
 
 OLD, NEW, OTHER = "1.0", "2.0", "3.0"
 

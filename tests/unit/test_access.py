@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from applications.hermes.phases import render_baseline
 from components import access, phase
 from components.access import _AccessProvider, card_of
 from components.phase import _PhaseProvider
 from provisioning.errors import SshUnreachable, WrongMachine
-from provisioning.phases import PhaseResult, render_baseline
+from provisioning.plans import PhaseResult
 from provisioning.ssh import Card, HostKey, SshTarget
 from proxmox.client import Address, Interface, Proxmox
 from tests.settings import cattle

@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
+from applications.hermes.phases import render_agent
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.phases import render_agent
 from tests.repository import git
 from tests.settings import bare_metal
 from tests.unit.guest_script import run_main

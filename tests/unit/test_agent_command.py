@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from applications.hermes.phases import render_backups
 from provisioning.errors import PhaseFailed, SshUnreachable
-from provisioning.phases import render_backups
 
 ROOT = Path(__file__).parents[2]
 HOST = "192.0.2.7"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import build
+from applications.hermes.guest import build
+from applications.hermes.guest.inputs import Build, Installed
 from provisioning.guest.common import Refusal
-from provisioning.guest.inputs import Build, Installed
 
 ASK = Path(build.__file__).with_name("ask.py")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from applications.hermes.guest.backend import ENGINE
 from components.agent import STATE_OF_CONTAINER, STATE_OF_SERVICE, warnings_of
-from provisioning.guest.backend import ENGINE
 from tests.settings import cattle
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from applications.hermes.phases import render_baseline
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.phases import render_baseline
 from tests.settings import cattle
 from tests.unit.guest_script import run_main
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import pytest
 import trustme
 
+from applications.hermes.settings.dashboard import SCRYPT_HASH
 from components.agent import Plans
 from components.explanation import explain
-from provisioning.phases import PhasePlan
-from settings.agent.dashboard import SCRYPT_HASH
+from provisioning.plans import PhasePlan
 from settings.stack import SETTINGS
 from tests.settings import DOCKER, MODEL, cattle
 

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioning.guest.common import GATEWAY, REPEAT
+from applications.hermes.guest.names import GATEWAY
+from applications.hermes.phases import render_configure
+from provisioning.guest.common import REPEAT
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.phases import render_configure
 from tests.settings import cattle, unchecked
 
 PYTHON = Path("/usr/bin/python3")
@@ -157,7 +158,7 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_nothing_fails(machine: Machine) -> None:
     said = machine.run(ca="a certificate\n")
-    assert said[-1] == "0", said
+    assert said[-1] == "0", "\n".join(said)
     assert "systemctl restart hermes-gateway.service" in (machine.root / "calls").read_text()
     assert json.loads((machine.root / "job" / "result.json").read_text())["restarted"] == [GATEWAY]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trustme
 
-from provisioning.phases import probe_of, render_configure
+from applications.hermes.phases import probe_of, render_configure
 from tests.settings import OIDC, cattle, faults
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from applications.hermes.guest.names import STOP_S
+from applications.hermes.phases import managed_config, render_configure
+from applications.hermes.settings.declaration import LONGEST_DRAIN, DeclarationSettings
 from components.agent import warnings_of
 from components.program import parts_in_clear
 from provisioning.guest import common
-from provisioning.guest.common import STOP_S
-from provisioning.phases import PhasePlan, managed_config, render_configure
-from settings.agent.declaration import LONGEST_DRAIN, DeclarationSettings
+from provisioning.plans import PhasePlan
 from tests.settings import cattle, faults
 
 CANARY = "canary-4e1b"
@@ -72,7 +73,7 @@ def test_a_stop_has_room_for_the_longest_drain_and_a_deadline() -> None:
     assert LONGEST_DRAIN + 30 <= stop == STOP_S
     assert inspect.signature(common.execute).parameters["timeout_s"].default > stop
     assert [line for line in text.splitlines() if "USR1" in line] == ["ExecReload=/bin/kill -USR1 $MAINPID"]
-    sources = [path.read_text() for path in Path("provisioning").rglob("*.py")]
+    sources = [path.read_text() for path in Path("applications/hermes").rglob("*.py")]
     assert not [text for text in sources if re.search('USR1|"reload"|try-reload', text)]
 
 

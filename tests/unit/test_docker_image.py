@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioning.phases import BUILD_SCRIPTS
+from applications.hermes.phases import render_agent
+from tests.settings import bare_metal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKER = ROOT / "docker"
@@ -128,7 +129,9 @@ def test_the_context_holds_what_is_copied_and_no_more() -> None:
     lines = re.findall(r"^COPY (.+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
     copied = {path.relative_to(ROOT) for line in lines for source in line.split()[:-1] for path in ROOT.glob(source)}
     assert held == copied
-    assert {Path("provisioning/scripts", name) for name in BUILD_SCRIPTS} <= held
+    built = {Path(file.origin) for file in render_agent(bare_metal()).files if file.path.endswith((".lock", ".sh"))}
+    assert {path.name for path in built} == {"apt.sh", "run.sh", "uv.lock", "node.lock"}
+    assert built <= held
 
 
 ARGUMENTS = {
@@ -168,7 +171,7 @@ def test_nothing_of_the_product_knows_how_the_labs_image_differs() -> None:
     )
     sources = [
         path
-        for part in ("settings", "components", "provisioning", "proxmox", "scripts")
+        for part in ("settings", "components", "applications", "provisioning", "proxmox", "scripts")
         for path in (ROOT / part).rglob("*")
         if path.suffix in {".py", ".sh", ".j2"}
     ]

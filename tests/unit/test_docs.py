@@ -137,7 +137,7 @@ def texts_of(source: str) -> Iterator[str]:
 def texts() -> str:
     """Every text that the program can say, one after the other."""
     found: list[str] = []
-    for folder in ("settings", "components", "proxmox", "provisioning", "lab", "pvelab/src", "scripts"):
+    for folder in ("settings", "components", "applications", "proxmox", "provisioning", "lab", "pvelab/src", "scripts"):
         for file in sorted((ROOT / folder).rglob("*")):
             if file.suffix == ".py":
                 found.extend(texts_of(file.read_text()))
@@ -222,8 +222,9 @@ def test_each_link_leads_somewhere(document: Path) -> None:
 
 def test_the_headings_that_the_program_names_exist() -> None:
     named: set[tuple[str, str]] = set()
-    for folder in (".", "proxmox", "components", "provisioning", "settings", "trial", "scripts/lib"):
-        for file in [*(ROOT / folder).glob("*.py"), *(ROOT / folder).glob("*.yaml")]:
+    folders = ("proxmox", "components", "applications", "provisioning", "settings", "trial", "scripts/lib")
+    for file in [*ROOT.glob("*"), *(file for folder in folders for file in (ROOT / folder).rglob("*"))]:
+        if file.suffix in (".py", ".yaml"):
             named |= set(re.findall(r'(README|docs/\w+\.md),? "([^"]+)"', file.read_text()))
     assert {document for document, _ in named} >= {"README", "docs/operations.md"}
     for document, heading in named:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioning.guest import backend, common, engine
+from applications.hermes.guest import backend, engine
+from applications.hermes.phases import render_agent
+from provisioning.guest import common
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.phases import render_agent
 from tests.settings import cattle
 
 WORDS = [f"a line of its output, the {number}." for number in range(40)]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from applications.hermes.phases import Built, render_baseline, render_configure, render_verify
 from components.explanation import differing_keys, explain
 from components.state import own_state_of
-from provisioning.phases import Built, PhasePlan, render_baseline, render_configure, render_verify
+from provisioning.plans import PhasePlan
 from tests.settings import cattle, unchecked
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"

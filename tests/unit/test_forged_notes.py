@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provisioning.guest import backups, records, state, update
-from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal
+from applications.hermes.guest import backups, records, state, update
+from applications.hermes.guest.names import DASHBOARD, GATEWAY
+from provisioning.guest.common import Refusal
 from tests.unit.switching import NEW, OLD, Killed, World, broken, made, migrate, with_a_backup
 
 FUTURE = "20990101T000000Z-evil"

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from applications.hermes.guest.inputs import Engine, Facts, Folder, Installed, Probe
+from applications.hermes.guest.migration import Migrated
+from applications.hermes.phases import facts_of, render_verify
 from provisioning.guest.common import Refusal
-from provisioning.guest.inputs import Engine, Facts, Folder, Installed, Probe, as_json, of, read, record
-from provisioning.guest.migration import Migrated
-from provisioning.phases import facts_of, render_verify
+from provisioning.guest.typed import as_json, of, read, record
 from tests.settings import cattle, unchecked
 
 PROBE = Probe(version="0.20.3", auth_providers=("basic",), folders=(Folder("/srv", 10000, read_only=True),))

@@ -14,10 +14,14 @@ from pathlib import Path
 
 import pytest
 
-GUEST = Path(__file__).parents[2] / "provisioning" / "guest"
+ROOT = Path(__file__).parents[2]
 # What runs as the agent's account itself: all that it prints is taken for the agent's where it is read.
 AS_THE_AGENT = {"state.py", "home.py", "cli.py"}
-MODULES = sorted(path for path in GUEST.glob("*.py") if path.name not in AS_THE_AGENT)
+MODULES = sorted(
+    path
+    for path in [*ROOT.glob("provisioning/guest/*.py"), *ROOT.glob("applications/*/guest/*.py")]
+    if path.name not in AS_THE_AGENT
+)
 
 SOURCES = {
     "read_home",

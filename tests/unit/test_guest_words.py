@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioning.guest import common, install, journal, leftovers, managed, verify
+from applications.hermes.guest import install, journal, leftovers, managed, verify
+from provisioning.guest import common
 from provisioning.guest.common import Refusal
 from provisioning.guest.words import BAR, TOLD_LINES, command, lines_of, plain_path, quote, said, told
 from provisioning.job import LOG_TAIL_LINES

@@ -17,28 +17,42 @@ LIBRARY = sys.stdlib_module_names
 
 # Folder: what its files may import besides the standard library and the folder itself.
 ALLOWED: dict[str, set[str]] = {
-    "settings": {"proxmox", "dotenv", "pydantic", "pydantic_core", "yaml"},
+    "settings": {"proxmox", "applications", "dotenv", "pydantic", "pydantic_core", "yaml"},
     "proxmox": {"proxmoxer", "pydantic", "requests", "tenacity", "urllib3"},
-    "provisioning": {"settings", "cryptography", "jinja2", "paramiko", "pydantic", "yaml"},
+    "provisioning": {"cryptography", "paramiko"},
+    "applications": {"settings", "proxmox", "provisioning", "dotenv", "jinja2", "pydantic", "pydantic_core", "yaml"},
     "components": {
-        *("settings", "proxmox", "provisioning"),
+        *("settings", "proxmox", "provisioning", "applications"),
         *("dotenv", "grpc", "pulumi", "pulumi_command", "pulumi_proxmoxve", "pydantic", "pydantic_core"),
         *("tenacity", "yaml"),
     },
     # What runs while an image is built, with the guest's programs beside it.
-    "docker": {"provisioning"},
+    "docker": {"applications", "provisioning"},
     # A distribution of its own: its pyproject.toml declares the same.
     "pvelab/src/pvelab": {"aiohttp", "cryptography", "paramiko", "rich", "trustme"},
     "lab": {"pvelab", "aiohttp", "cryptography", "pip", "requests", "rich", "yaml"},
     # These two use the product and its lab together.
-    "trial": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "pydantic", "yaml"},
-    "scripts": {"settings", "proxmox", "provisioning", "components", "lab", "pvelab", "dotenv", "rich", "yaml"},
+    "trial": {
+        *("settings", "proxmox", "provisioning", "applications", "components", "lab", "pvelab", "pydantic", "yaml"),
+    },
+    "scripts": {
+        "settings",
+        "proxmox",
+        "provisioning",
+        "applications",
+        "components",
+        "lab",
+        "pvelab",
+        "dotenv",
+        "rich",
+        "yaml",
+    },
 }
 # Programs that others start: what their Python brings, the agent's or pytest's.
 ELSEWHERE = {
     "pvelab/src/pvelab/testing.py": {"pytest"},
     "trial/look.py": {"hermes_cli", "yaml"},
-    "provisioning/guest/home.py": {"ruamel"},
+    "applications/hermes/guest/home.py": {"ruamel"},
 }
 # Tests, examples, and a source tree that a build system reads in the lab.
 OUTSIDE = ("tests", "examples", "lab/services/standin_tree", ".cache", "pvelab/tests")
@@ -88,11 +102,12 @@ def test_the_simulator_declares_what_it_imports() -> None:
 def test_the_program_in_the_guest_needs_the_standard_library_only() -> None:
     """The guest has Debian's Python and nothing else."""
     found = []
-    for file in files_below("provisioning/guest"):
+    for file in [*files_below("provisioning/guest"), *files_below("applications/hermes/guest")]:
         name = file.relative_to(ROOT).as_posix()
         for module in imports_of(ast.parse(file.read_text())):
             top = module.partition(".")[0]
-            if top not in {*LIBRARY, *ELSEWHERE.get(name, ())} and not module.startswith("provisioning.guest"):
+            ours = module.startswith(("provisioning.guest", "applications.hermes.guest"))
+            if top not in {*LIBRARY, *ELSEWHERE.get(name, ())} and not ours:
                 found.append(f"{name} imports {module}")
     assert found == []
 

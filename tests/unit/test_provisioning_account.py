@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioning.guest import verify
+from applications.hermes.guest import verify
 from provisioning.guest.common import Refusal
 
 # As `sshd -T` of OpenSSH 9.2 says it: one line per word and name.

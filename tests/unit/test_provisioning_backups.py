@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import backups, update
-from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal
-from provisioning.guest.inputs import as_json
+from applications.hermes.guest import backups, update
+from applications.hermes.guest.names import DASHBOARD, GATEWAY
+from provisioning.guest.common import Refusal
+from provisioning.guest.typed import as_json
 from tests.unit.switching import NEW, OLD, Killed, World, broken, killed, made, with_a_backup
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import cli, install
-from provisioning.guest.backend import ENGINE
+from applications.hermes.guest import cli, install
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.guest.inputs import Facts
 from provisioning.guest.common import Refusal
-from provisioning.guest.inputs import Facts, of
+from provisioning.guest.typed import of
 
 PINNED = ({"model.default", "model.base_url", "security.tirith_enabled", "timezone"}, {"API_SERVER_KEY"})
 FACTS = {
@@ -115,7 +116,7 @@ def test_a_refusal_says_where_to_change_it() -> None:
 
 def test_the_pinned_keys_are_those_of_the_agents_own_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # hermes 0.19.0, managed_scope: the leaves of the mapping; an empty mapping and a list are leaves
-    from provisioning.guest.managed import render_config, render_env  # noqa: PLC0415
+    from applications.hermes.guest.managed import render_config, render_env  # noqa: PLC0415
 
     config: dict[str, Any] = {"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": {}, "g": "# no comment"}
     (tmp_path / "config.yaml").write_text(render_config(config))

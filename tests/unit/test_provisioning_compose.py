@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioning.compose import compose_file, container_parameters, identity, reach, service
-from provisioning.guest.common import IDENTITY_LABEL
-from provisioning.guest.inputs import Port
-from provisioning.phases import managed_environment, render_agent, render_configure
-from settings.agent import DockerAgent
+from applications.hermes.compose import compose_file, container_parameters, identity, reach, service
+from applications.hermes.guest.inputs import Port
+from applications.hermes.guest.names import IDENTITY_LABEL
+from applications.hermes.phases import managed_environment, render_agent, render_configure
+from applications.hermes.settings import DockerAgent
 from settings.stack import AgentStack
 from tests.settings import bare_metal, cattle, unchecked
 
@@ -123,7 +123,7 @@ def test_declared_capabilities_add_to_these() -> None:
 
 def test_the_home_is_the_one_of_bare_metal_and_the_managed_scope_is_read_only() -> None:
     found = mounts(composed()["services"]["hermes"])
-    # Where the guest mounts /home/hermes/.hermes: provisioning.guest.walls.
+    # Where the guest mounts /home/hermes/.hermes: applications.hermes.guest.walls.
     assert found["/opt/data"] == ("/run/hermes-stack/data", False)
     assert found["/home/hermes"] == ("/home/hermes", False)
     assert found["/etc/hermes/config.yaml"] == ("/etc/hermes/config.yaml", True)

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioning.guest import common, configure, managed, services
-from provisioning.phases import render_configure
+from applications.hermes.guest import configure, managed, names, services
+from applications.hermes.phases import render_configure
+from provisioning.guest import common
 from tests.settings import cattle, unchecked
 
 PASSWORD = "canary horse battery"
@@ -118,8 +119,8 @@ def test_what_a_change_restarts(
     now: tuple[str, str, dict[str, object], dict[str, str]], gateway: bool, dashboard: bool
 ) -> None:
     before, after = services.wanted_state(*BASE), services.wanted_state(*now)
-    assert (before[common.GATEWAY] != after[common.GATEWAY]) is gateway
-    assert (before[common.DASHBOARD] != after[common.DASHBOARD]) is dashboard
+    assert (before[names.GATEWAY] != after[names.GATEWAY]) is gateway
+    assert (before[names.DASHBOARD] != after[names.DASHBOARD]) is dashboard
 
 
 def test_what_is_not_restarted_forgets_its_earlier_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +138,14 @@ def test_what_is_not_restarted_forgets_its_earlier_restarts(tmp_path: Path, monk
     monkeypatch.setattr(services, "execute", execute)
     monkeypatch.setattr(services, "STARTED", tmp_path / "started.json")
     monkeypatch.setattr(services, "install_file", lambda *_, **__: True)
-    (tmp_path / "started.json").write_text(json.dumps({common.GATEWAY: "same", common.DASHBOARD: "old"}))
-    wanted = {common.GATEWAY: "same", common.DASHBOARD: "new"}
-    assert services.start_services(wanted, {}) == [common.DASHBOARD]
+    (tmp_path / "started.json").write_text(json.dumps({names.GATEWAY: "same", names.DASHBOARD: "old"}))
+    wanted = {names.GATEWAY: "same", names.DASHBOARD: "new"}
+    assert services.start_services(wanted, {}) == [names.DASHBOARD]
     changes = [command[1:] for command in said if command[1] != "show"]
     assert changes == [
-        ("reset-failed", common.GATEWAY, common.DASHBOARD),
-        ("restart", common.DASHBOARD),
-        ("enable", "--quiet", common.GATEWAY, common.DASHBOARD),
+        ("reset-failed", names.GATEWAY, names.DASHBOARD),
+        ("restart", names.DASHBOARD),
+        ("enable", "--quiet", names.GATEWAY, names.DASHBOARD),
     ]
 
 

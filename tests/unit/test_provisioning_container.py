@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import compose, services
-from provisioning.guest.backend import BACKENDS
-from provisioning.guest.common import CONTAINER_UNIT, GATEWAY, IDENTITY_LABEL, Refusal
-from provisioning.guest.inputs import ApiServer, Configure, Container, Dashboard, Facts, Port, Probe, as_json
-from provisioning.guest.walls import Account, Sources
+from applications.hermes.guest import compose, services
+from applications.hermes.guest.backend import BACKENDS
+from applications.hermes.guest.inputs import ApiServer, Configure, Container, Dashboard, Facts, Port, Probe
+from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY, IDENTITY_LABEL
+from applications.hermes.guest.walls import Account, Sources
+from provisioning.guest.common import Refusal
+from provisioning.guest.typed import as_json
 
 OLD, NEW = "0" * 64, "f" * 64
 CONFIG: dict[str, Any] = {"model": {"default": "m"}}

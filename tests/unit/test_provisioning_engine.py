@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import engine
-from provisioning.guest.backend import BACKENDS, DOCKER, PODMAN, Backend, health_of
-from provisioning.guest.common import Refusal
-from provisioning.guest.compose import decide
-from provisioning.guest.engine import (
+from applications.hermes.guest import engine
+from applications.hermes.guest.backend import BACKENDS, DOCKER, PODMAN, Backend, health_of
+from applications.hermes.guest.compose import decide
+from applications.hermes.guest.engine import (
     daemon_settings,
     debian_packages,
     digest_reference,
@@ -34,6 +33,7 @@ from provisioning.guest.engine import (
     registry_of,
     uplink_mtu,
 )
+from provisioning.guest.common import Refusal
 
 # Made for this test with `gpg --quick-gen-key ... ed25519`; `gpg --with-colons -k` names the fingerprint.
 KEY = """-----BEGIN PGP PUBLIC KEY BLOCK-----

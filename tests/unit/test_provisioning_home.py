@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioning.guest import home as program
+from applications.hermes.guest import home as program
 
 SOUL = {"place": "hermes", "path": "SOUL.md", "ours": True}
 USER = {"place": "hermes", "path": "memories/USER.md", "ours": False}

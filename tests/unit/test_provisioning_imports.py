@@ -7,19 +7,18 @@ import shlex
 import subprocess
 import sys
 import venv
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from provisioning import render_configure
-from provisioning.guest.cli import hand_on
-from provisioning.guest.inputs import ApiServer, Facts, Probe
-from provisioning.guest.layout import CHECKOUT
-from provisioning.guest.services import render_unit
+from applications.hermes.guest.cli import hand_on
+from applications.hermes.guest.inputs import ApiServer, Facts, Probe
+from applications.hermes.guest.layout import CHECKOUT
+from applications.hermes.guest.services import render_unit
+from applications.hermes.phases import render_configure
 from tests.settings import cattle
 
-PACKAGE = files("provisioning")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 MAIN = """
@@ -80,7 +79,7 @@ def test_the_command_line_does_too(
     build: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "current").symlink_to(build)
-    monkeypatch.setattr("provisioning.guest.cli.CURRENT", tmp_path / "current")
+    monkeypatch.setattr("applications.hermes.guest.cli.CURRENT", tmp_path / "current")
     facts = Facts(
         stack="cattle",
         user="hermes",
@@ -109,7 +108,7 @@ def test_no_python_in_the_guest_is_started_without_a_look_at_its_path() -> None:
     What uv or pip are told of an interpreter is no start; the build's own folder is root's, and nothing lies beside it.
     """
     loose = []
-    for path in sorted(Path(str(PACKAGE)).rglob("*")):
+    for path in sorted(file for folder in ("applications", "provisioning") for file in (ROOT / folder).rglob("*")):
         if path.suffix not in (".py", ".sh", ".j2"):
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.guest import leftovers, room
+from applications.hermes.guest import leftovers, room
 from provisioning.guest.common import Refusal
 
 # proc(5), /proc/locks: a holder, one who waits for it, a lock of another kind on the same file, another file.

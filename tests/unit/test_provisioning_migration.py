@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioning.guest import home as home_program
-from provisioning.guest import migration
+from applications.hermes.guest import home as home_program
+from applications.hermes.guest import migration
+from applications.hermes.guest.managed import Reader
+from applications.hermes.guest.migration import PROGRAM, Migrated, is_due, migration_of, shown, told
 from provisioning.guest.common import how_it_failed
-from provisioning.guest.managed import Reader
-from provisioning.guest.migration import PROGRAM, Migrated, is_due, migration_of, shown, told
 from provisioning.guest.words import BAR
 
 AGENT = """

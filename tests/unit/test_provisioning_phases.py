@@ -12,18 +12,22 @@ from typing import Any
 
 import pytest
 
-from provisioning import (
+from applications.hermes.guest.inputs import Build
+from applications.hermes.guest.services import render_unit
+from applications.hermes.phases import (
     Built,
-    PhasePlan,
+    agent_directory_name,
+    managed_config,
+    managed_environment,
+    merge,
     render_agent,
     render_baseline,
     render_configure,
     render_verify,
 )
-from provisioning.guest.inputs import Build, read
-from provisioning.guest.services import render_unit
-from provisioning.phases import agent_directory_name, managed_config, managed_environment, merge
-from settings.agent import BareMetalAgent
+from applications.hermes.settings import BareMetalAgent
+from provisioning import PhasePlan
+from provisioning.guest.typed import read
 from settings.stack import AgentStack
 from tests.settings import bare_metal, cattle
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from provisioning.guest.cli import command_of
-from provisioning.guest.configure import user_keys
-from provisioning.guest.releases import OLDEST, RELEASES, release_of
+from applications.hermes.guest.cli import command_of
+from applications.hermes.guest.configure import user_keys
+from applications.hermes.guest.releases import OLDEST, RELEASES, release_of
 
 
 @pytest.mark.parametrize(

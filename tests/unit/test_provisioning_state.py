@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.guest import state
+from applications.hermes.guest import state
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.guest import update
-from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal
+from applications.hermes.guest import update
+from applications.hermes.guest.names import DASHBOARD, GATEWAY
+from provisioning.guest.common import Refusal
 from tests.unit.switching import NEW, OLD, OTHER, Killed, World, broken, killed, made, migrate, tell
 
 

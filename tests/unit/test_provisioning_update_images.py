@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.guest import backups
+from applications.hermes.guest import backups
 from provisioning.guest.common import Refusal
 from tests.unit.switching import NEW, OLD, Killed, World, broken, killed, made, migrate
 

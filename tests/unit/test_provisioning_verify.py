@@ -20,11 +20,13 @@ from urllib.parse import quote
 
 import pytest
 
-from provisioning.guest import common, journal, verify
-from provisioning.guest.inputs import Probe, as_json, of
+from applications.hermes.guest import journal, names, verify
+from applications.hermes.guest.inputs import Probe
+from applications.hermes.phases import EXPECTED, PROMPT
+from provisioning.guest import common
+from provisioning.guest.typed import as_json, of
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
-from provisioning.phases import EXPECTED, PROMPT
 
 KEY = "canary0123456789abcdef0123456789abcdef"
 
@@ -125,7 +127,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     for folder in (home, programs, units):
         folder.mkdir()
     made = Agent(units, server.server_address[1], home)
-    for unit in (common.GATEWAY, common.DASHBOARD):
+    for unit in (names.GATEWAY, names.DASHBOARD):
         made.set_unit(unit)
     show = f'for unit; do :; done; cat "{units}/$unit"'
     # runuser --user NAME -- COMMAND ...: here nobody has to become anybody.
@@ -242,7 +244,7 @@ def test_a_login_that_can_not_work_is_told(
 
 
 def test_without_dashboard_none_is_asked(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent.set_unit(common.DASHBOARD, ActiveState="inactive")
+    agent.set_unit(names.DASHBOARD, ActiveState="inactive")
     status, _, err = outcome(agent, monkeypatch, dashboard=False)
     assert status == 0, err
     assert "/api/status" not in [path for path, _, _ in agent.requests]
@@ -297,7 +299,7 @@ def test_what_is_wrong_is_named(
     assert KEY not in err
 
 
-@pytest.mark.parametrize("unit", [common.GATEWAY, common.DASHBOARD])
+@pytest.mark.parametrize("unit", [names.GATEWAY, names.DASHBOARD])
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -354,7 +356,7 @@ def test_a_tool_that_fails_is_told_with_its_own_last_words(
     monkeypatch.setattr(verify, "ENGINE", str(programs / "engine"))
     monkeypatch.setattr(journal, "ENGINE", str(programs / "engine"))
     monkeypatch.setattr(verify, "IMAGE_CURRENT", tmp_path / "current" / "install.json")
-    agent.set_unit(common.CONTAINER_UNIT)
+    agent.set_unit(names.CONTAINER_UNIT)
     status, _, err = outcome(agent, monkeypatch, container=name == "engine")
     assert status == 1
     shown = err.splitlines()[-LOG_TAIL_LINES:]
@@ -406,7 +408,7 @@ def quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Agent:
     monkeypatch.setattr(verify, "COMMAND", str(programs / "hermes"))
     installed = agent.root.parent / "current"
     monkeypatch.setattr(verify, "started_from", lambda _pid: f"{installed}/venv/bin/python")
-    agent.set_unit(common.GATEWAY, MainPID=str(os.getpid()))
+    agent.set_unit(names.GATEWAY, MainPID=str(os.getpid()))
     says(agent)
     speaks(agent, "echo HERMES-OK")
     return agent

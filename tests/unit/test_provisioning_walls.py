@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.guest import supervise, walls
-from provisioning.guest.backend import BACKENDS
+from applications.hermes.guest import supervise, walls
+from applications.hermes.guest.backend import BACKENDS
+from applications.hermes.guest.walls import Account, Sources, Unsafe, open_owned, refuse_unsafe
 from provisioning.guest.common import Refusal
-from provisioning.guest.walls import Account, Sources, Unsafe, open_owned, refuse_unsafe
 
 AGENT = Account(10000, 10001)
 ROOTS = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others, and mounts")

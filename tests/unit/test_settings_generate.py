@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from applications.hermes.settings.declaration import DeclarationSettings
 from settings import generate
-from settings.agent.declaration import DeclarationSettings
 from settings.section import Section, own_settings
 from settings.stack import GROUPS, SECRETS, SETTINGS
 

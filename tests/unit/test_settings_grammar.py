@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trustme
 
+from applications.hermes.settings import DockerAgent
 from components.agent import Plans
-from provisioning.phases import PhasePlan
+from provisioning.plans import PhasePlan
 from proxmox.errors import Faults
-from settings.agent import DockerAgent
 from settings.section import kind
 from settings.stack import SECRETS, SETTINGS, AgentStack
 from tests.settings import DOCKER, ENVIRONMENT, MODEL, cattle, faults, read

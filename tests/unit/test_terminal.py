@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioning import errors, talk
+from applications.hermes import talk
+from provisioning import errors
 from provisioning.errors import PhaseFailed, ProvisioningError
 from provisioning.ssh import CommandResult, HostKey, SshTarget
 from provisioning.terminal import LINE_LIMIT, RAW_LIMIT, Lines, one_line, visible, visible_value
@@ -147,7 +148,7 @@ def decoders(path: Path) -> set[str]:
 
 def test_bytes_of_a_guest_become_text_in_few_places_only() -> None:
     """Another one would be a way around: these make visible, or compare with words and never show."""
-    folders = ("provisioning", "components", "scripts/lib")
+    folders = ("provisioning", "applications", "components", "scripts/lib")
     found: set[str] = set().union(*(decoders(path) for folder in folders for path in (ROOT / folder).glob("*.py")))
     shown, compared = {"ssh.text", "ssh.words"}, {"job._probe", "job._wait_for_others", "job._ask_disks"}
     # Shows what has the form of a hardware address.

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from applications.hermes.phases import render_configure
+from applications.hermes.settings import BareMetalAgent
 from provisioning.errors import ProvisioningError
-from provisioning.phases import render_configure
-from settings.agent import BareMetalAgent
 from tests.repository import a_release, pasted
 from tests.settings import MODEL, cattle
 from trial import __main__ as command

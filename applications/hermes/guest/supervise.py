@@ -15,10 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from provisioning.guest.backend import BACKENDS, Backend
-from provisioning.guest.common import CONTAINER, CONTAINER_RECORD, LIBRARY, STOP_S, Refusal, execute, run
-from provisioning.guest.inputs import ContainerRecord, record
-from provisioning.guest.walls import bind_state, refuse_unsafe, sources_of
+from applications.hermes.guest.backend import BACKENDS, Backend
+from applications.hermes.guest.inputs import ContainerRecord
+from applications.hermes.guest.names import CONTAINER, CONTAINER_RECORD, STOP_S
+from applications.hermes.guest.walls import bind_state, refuse_unsafe, sources_of
+from provisioning.guest.common import LIBRARY, Refusal, execute, run
+from provisioning.guest.typed import record
 from provisioning.guest.words import told
 
 PROGRAM = LIBRARY / "supervise"

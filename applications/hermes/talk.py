@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from applications.hermes.guest.inputs import Probe
 from provisioning.errors import ProvisioningError
 from provisioning.guest.common import LIBRARY
-from provisioning.guest.inputs import Probe
 from provisioning.ssh import SshTarget, connect
 from provisioning.terminal import visible
 

@@ -14,22 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest import compose
-from provisioning.guest import home as home_program
-from provisioning.guest.common import (
-    DASHBOARD,
-    GATEWAY,
-    KEPT_FOLDER,
-    MANAGED,
-    Refusal,
-    answer_in,
-    as_user,
-    phase_main,
-)
-from provisioning.guest.inputs import Configure, Installed, read
-from provisioning.guest.install import install_facts, install_programs, refuse_moved_state
-from provisioning.guest.leftovers import clear
-from provisioning.guest.managed import (
+from applications.hermes.guest import compose
+from applications.hermes.guest import home as home_program
+from applications.hermes.guest.inputs import Configure, Installed
+from applications.hermes.guest.install import install_facts, install_programs, refuse_moved_state
+from applications.hermes.guest.leftovers import clear
+from applications.hermes.guest.managed import (
     dashboard_hash,
     persistent_secret,
     read_env,
@@ -37,12 +27,15 @@ from provisioning.guest.managed import (
     try_managed,
     write_managed,
 )
-from provisioning.guest.migration import migration_of
-from provisioning.guest.releases import release_of
-from provisioning.guest.room import refuse_full_volume
-from provisioning.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
+from applications.hermes.guest.migration import migration_of
+from applications.hermes.guest.names import DASHBOARD, GATEWAY, KEPT_FOLDER, MANAGED
+from applications.hermes.guest.releases import release_of
+from applications.hermes.guest.room import refuse_full_volume
+from applications.hermes.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
+from applications.hermes.guest.update import WANTED, Subject, installed_at, newest_of, running_build, switching
+from provisioning.guest.common import Refusal, answer_in, as_user, phase_main
 from provisioning.guest.trust import trust
-from provisioning.guest.update import WANTED, Subject, installed_at, newest_of, running_build, switching
+from provisioning.guest.typed import read
 from provisioning.guest.words import said as quoted
 from provisioning.guest.words import told
 

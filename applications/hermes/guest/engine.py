@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-from provisioning.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN, PODMAN_NETWORK, PODMAN_RUNTIME, Backend
+from applications.hermes.guest.backend import BACKENDS, DOCKER, PLUGIN, PODMAN, PODMAN_NETWORK, PODMAN_RUNTIME, Backend
+from applications.hermes.guest.inputs import Engine, Installed
+from applications.hermes.guest.names import IMAGE_RECORD, unfinished_update
 from provisioning.guest.common import (
     APT_S,
-    IMAGE_RECORD,
     Refusal,
     answer_in,
     apt,
@@ -37,10 +38,9 @@ from provisioning.guest.common import (
     install_file,
     phase_main,
     run,
-    unfinished_update,
     words_of,
 )
-from provisioning.guest.inputs import Engine, Installed, as_json, of, read, record
+from provisioning.guest.typed import as_json, of, read, record
 from provisioning.guest.words import TOLD_LINES, told
 
 DAEMON = Path("/etc/docker/daemon.json")

@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provisioning.guest import layout
-from provisioning.guest.backend import ENGINE
-from provisioning.guest.common import CONTAINER, CURRENT, FACTS, MANAGED, Refusal
-from provisioning.guest.inputs import Facts, record
-from provisioning.guest.releases import VALUE_OPTIONS
+from applications.hermes.guest import layout
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.guest.inputs import Facts
+from applications.hermes.guest.names import CONTAINER, CURRENT, FACTS, MANAGED
+from applications.hermes.guest.releases import VALUE_OPTIONS
+from provisioning.guest.common import Refusal
+from provisioning.guest.typed import record
 
 COMMAND = "/usr/local/bin/hermes"
 SUDO = "/usr/bin/sudo"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from provisioning.guest.backend import ENGINE
-from provisioning.guest.common import CONTAINER, MANAGED_ENV, Refusal, execute
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.guest.names import CONTAINER, MANAGED_ENV
+from provisioning.guest.common import Refusal, execute
 from provisioning.guest.words import BAR, lines_of
 
 JOURNAL_LINES = 15

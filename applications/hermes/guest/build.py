@@ -25,22 +25,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import (
-    GATEWAY,
-    STATE,
-    UPDATE_COPIES,
-    Refusal,
-    answer_in,
-    apt,
-    execute,
-    phase_main,
-    run,
-    unfinished_update,
-)
-from provisioning.guest.inputs import Build, Installed, as_json, of, read, record
-from provisioning.guest.layout import CHECKOUT
-from provisioning.guest.room import lacking
-from provisioning.guest.services import UNITS
+from applications.hermes.guest.inputs import Build, Installed
+from applications.hermes.guest.layout import CHECKOUT
+from applications.hermes.guest.names import GATEWAY, UPDATE_COPIES, unfinished_update
+from applications.hermes.guest.room import lacking
+from applications.hermes.guest.services import UNITS
+from provisioning.guest.common import STATE, Refusal, answer_in, apt, execute, phase_main, run
+from provisioning.guest.typed import as_json, of, read, record
 from provisioning.guest.words import name as shown
 from provisioning.guest.words import said
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from provisioning.guest.backend import PODMAN_NETWORK
-from provisioning.guest.common import IDENTITY_LABEL, STOP_S
-from provisioning.guest.inputs import Container, Port
-from provisioning.guest.walls import DATA_MOUNT
-from settings.agent import DockerAgent
+from applications.hermes.guest.backend import PODMAN_NETWORK
+from applications.hermes.guest.inputs import Container, Port
+from applications.hermes.guest.names import IDENTITY_LABEL, STOP_S
+from applications.hermes.guest.walls import DATA_MOUNT
+from applications.hermes.settings import DockerAgent
 from settings.stack import AgentStack
 
 PROJECT = "hermes"

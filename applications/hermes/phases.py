@@ -1,40 +1,49 @@
-"""The phases, as pure functions: settings in, a plan out. Nothing here touches the network.
-
-A plan's digest covers scripts, templates and what the guest gets of the settings: it is what decides whether a phase
-runs again. Secrets enter it through scrypt only, because the digest is stored in clear.
-"""
+"""Hermes's phases, as pure functions: settings in, a plan out. Nothing here touches the network."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shlex
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from provisioning.compose import ca_digest, compose_file, container_parameters, identity, service
-from provisioning.guest import inputs as guest
-from provisioning.guest.common import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, LIBRARY, STOP_S
-from provisioning.guest.home import Document
-from provisioning.guest.inputs import ApiServer, Build, Configure, Container, Engine, Facts, Folder, Probe, as_json
-from provisioning.guest.releases import ever_read_from_home
-from provisioning.guest.services import wanted_state
-from provisioning.job import Job, LargeFile, PayloadFile, run_job, sha256_of
-from provisioning.ssh import OnLine, SshTarget, connect
-from settings.agent import BareMetalAgent, DockerAgent
-from settings.agent.dashboard import DashboardSettings
-from settings.agent.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
-from settings.agent.service import ServiceSettings
+from applications.hermes.compose import ca_digest, compose_file, container_parameters, identity, service
+from applications.hermes.guest import inputs as guest
+from applications.hermes.guest.home import Document
+from applications.hermes.guest.inputs import ApiServer, Build, Configure, Container, Engine, Facts, Folder, Probe
+from applications.hermes.guest.names import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, STOP_S
+from applications.hermes.guest.releases import ever_read_from_home
+from applications.hermes.guest.services import wanted_state
+from applications.hermes.settings import BareMetalAgent, DockerAgent
+from applications.hermes.settings.dashboard import DashboardSettings
+from applications.hermes.settings.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
+from applications.hermes.settings.service import ServiceSettings
+from provisioning.guest.common import LIBRARY
+from provisioning.job import LargeFile, PayloadFile, sha256_of
+from provisioning.plans import (
+    PhasePlan,
+    as_declared,
+    digest_of,
+    guest_main,
+    guest_package,
+    inputs_file,
+    own_file,
+    plan_of,
+    scripts,
+    shown_secret,
+    shown_text,
+    text_of,
+)
 from settings.kinds import USERS_GROUP
 from settings.section import default_of, shown
 from settings.section import secrets as secrets_of
 from settings.stack import AgentStack
+
+GUEST = "applications.hermes.guest"
+"""The package that runs in the guest."""
 
 READ_AT_START = "read_at_start"
 """The part of `declared` that tells which service would start anew."""
@@ -60,73 +69,12 @@ BACKUPS_PATH = f"{LIBRARY}/backups"
 # ripgrep and git: the agent's file and repository tools; python3: its interpreter, and that of our own later phases.
 BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
 
-BUILD_SCRIPTS = ("run.sh", "apt.sh", "uv.lock", "node.lock")
-"""What guest/build.py reads beside itself."""
-
 # Changes when a directory built by an older version of guest/build.py is no longer good enough.
 BUILD_FORMAT = 3
 
 
 NOT_OF_THE_BUILD = frozenset({"user", "python_mirror"})
 """What the agent phase declares and no other build comes of: who tries it, and where the same files are fetched."""
-
-
-@dataclass(frozen=True)
-class PhasePlan:
-    """One phase, ready to run.
-
-    `declared`: what the preview shows, without secrets. `digest`: 64 hex digits. `secrets`: by name, for the
-    container's eyes only. `large_files` are no part of the digest: they are tools, not results. `fresh`: see Job.
-    """
-
-    name: str
-    files: tuple[PayloadFile, ...]
-    declared: Mapping[str, Any]
-    digest: str
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    large_files: tuple[LargeFile, ...] = ()
-    fresh: bool = False
-
-    @property
-    def job(self) -> Job:
-        return Job(self.name, self.digest, self.files, self.secrets, self.large_files, self.fresh)
-
-    def as_json(self) -> str:
-        """What has to run, secrets included: only for a Pulumi secret. This program's own files are named in it."""
-        own = _own_files()
-        return json.dumps(
-            {
-                "name": self.name,
-                "files": {
-                    file.path: None if own.get(file.path) == file else [file.content.decode(), file.mode]
-                    for file in self.files
-                },
-                "digest": self.digest,
-                "secrets": dict(self.secrets),
-                "large_files": [[str(file.local), file.sha256] for file in self.large_files],
-                "fresh": self.fresh,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> PhasePlan:
-        """What `as_json` has written, by the same program; what was declared is not in it."""
-        given, own = json.loads(text), _own_files()
-        files = tuple(
-            own[path] if file is None else PayloadFile(path, file[0].encode(), file[1])
-            for path, file in given.pop("files").items()
-        )
-        large = tuple(LargeFile(Path(local), sha256) for local, sha256 in given.pop("large_files"))
-        return cls(files=files, declared={}, large_files=large, **given)
-
-
-@dataclass(frozen=True)
-class PhaseResult:
-    """`seconds` of wall time; `outputs` as the phase's script reports them, without secrets."""
-
-    seconds: float
-    outputs: dict[str, Any]
-    picked_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,7 +131,8 @@ def render_baseline(stack: AgentStack) -> PhasePlan:
         "PACKAGES": " ".join(sorted({*BASE_PACKAGES, *packages})),
     }
     declared = {**account(stack), "extra_packages": packages}
-    return _plan("baseline", _text("scripts/baseline.sh"), variables, declared=declared, more=_scripts("run.sh"))
+    script = text_of("provisioning/scripts/baseline.sh")
+    return plan_of("baseline", script, variables, declared=declared, more=scripts("run.sh"))
 
 
 def render_agent(
@@ -213,7 +162,7 @@ def _render_build(agent: BareMetalAgent, uv: Path | None, extras: tuple[str, ...
         source=install.source,
         version=agent.version,
         directory=agent_directory_name(agent, extras),
-        build_id=_sha256(build),
+        build_id=digest_of(build),
         extras=extras,
         extra_python_packages=tuple(service.extra_python_packages),
         git_url=install.repository,
@@ -224,13 +173,14 @@ def _render_build(agent: BareMetalAgent, uv: Path | None, extras: tuple[str, ...
         user=service.user,
     )
     declared = {**build, "python_mirror": install.python_mirror, "user": service.user}
-    more = (*guest_package(), *_scripts(*BUILD_SCRIPTS))
-    plan = _plan("agent", guest_main("build"), {}, declared=declared, given=given, more=more)
+    node = own_file("node.lock", "applications/hermes/scripts/node.lock")
+    more = (*guest_package(GUEST), *scripts("run.sh", "apt.sh", "uv.lock"), node)
+    plan = plan_of("agent", guest_main(f"{GUEST}.build"), {}, declared=declared, given=given, more=more)
     if uv is None:
         return plan
     # Which uv does the work is no property of the result, so it joins after the digest was made.
     large = LargeFile(uv, sha256_of(uv))
-    brought = _inputs_file(replace(given, uv_sha256=large.sha256))
+    brought = inputs_file(replace(given, uv_sha256=large.sha256))
     rest = tuple(file for file in plan.files if file.path != brought.path)
     return replace(plan, files=(*rest, brought), large_files=(large,))
 
@@ -247,8 +197,8 @@ def _render_engine(agent: DockerAgent) -> PhasePlan:
         uid=default_of(ServiceSettings, "uid"),
         gid=default_of(ServiceSettings, "gid"),
     )
-    more = (*guest_package(), *_scripts("run.sh", "apt.sh"))
-    return _plan("agent", guest_main("engine"), {}, declared=_as_declared(given), given=given, more=more)
+    more = (*guest_package(GUEST), *scripts("run.sh", "apt.sh"))
+    return plan_of("agent", guest_main(f"{GUEST}.engine"), {}, declared=as_declared(given), given=given, more=more)
 
 
 def agent_directory_name(agent: BareMetalAgent, extras: tuple[str, ...] = EXTRAS) -> str:
@@ -257,7 +207,7 @@ def agent_directory_name(agent: BareMetalAgent, extras: tuple[str, ...] = EXTRAS
     # A tag may have slashes and more; the commit behind it keeps two folders apart.
     tag = re.sub(r"[^A-Za-z0-9._-]", "-", install.tag)
     name = agent.version if install.source == "pypi" else f"{tag}-{install.commit[:8]}"
-    return f"{name}-{_sha256([extras, packages])[:8]}" if packages or extras != EXTRAS else name
+    return f"{name}-{digest_of([extras, packages])[:8]}" if packages or extras != EXTRAS else name
 
 
 def render_configure(stack: AgentStack, built: Built = Built()) -> PhasePlan:
@@ -269,7 +219,7 @@ def render_configure(stack: AgentStack, built: Built = Built()) -> PhasePlan:
         hidden.pop(OIDC_SECRET_VARIABLE, None)
     config, declared = managed_config(stack), shown_of(tree)
     environment = _shown_environment(stack, tree, declared)
-    more = list(guest_package())
+    more = list(guest_package(GUEST))
     container: Container | None = None
     if isinstance(agent, DockerAgent):
         definition = service(stack, agent)
@@ -277,7 +227,7 @@ def render_configure(stack: AgentStack, built: Built = Built()) -> PhasePlan:
         declared["container"] = {"identity": identity(definition), "service": definition}
         container = container_parameters(stack, agent, definition)
         more.append(PayloadFile("compose.yaml", compose_file(definition).encode()))
-        declared[READ_AT_START] = {CONTAINER: _sha256([identity(definition), config, environment])[:12]}
+        declared[READ_AT_START] = {CONTAINER: digest_of([identity(definition), config, environment])[:12]}
     else:
         context = unit_context(stack)
         units = {name: _render(f"{name}.j2", context) for name in (GATEWAY, DASHBOARD)}
@@ -313,9 +263,9 @@ def render_configure(stack: AgentStack, built: Built = Built()) -> PhasePlan:
         user_config={key: config[key] for key in sorted(ever_read_from_home()) if key in config},
         unfinished_update=built.unfinished_update,
     )
-    return _plan(
+    return plan_of(
         "configure",
-        guest_main("configure"),
+        guest_main(f"{GUEST}.configure"),
         {},
         declared=declared,
         given=given,
@@ -388,27 +338,7 @@ def render_backups(verb: str, *arguments: str, request: str) -> PhasePlan:
     """
     command = shlex.join([BACKUPS_PATH, verb, *arguments])
     script = f"#!/bin/sh\n# request {request}\nexec {command}\n"
-    return replace(_plan("backups", script, {}, declared={"command": command}), fresh=True)
-
-
-def guest_package() -> tuple[PayloadFile, ...]:
-    """provisioning.guest as a payload: it is imported in the guest by the same names as here."""
-    package = files("provisioning") / "guest"
-    modules = sorted(entry.name for entry in package.iterdir() if entry.name.endswith(".py"))
-    return (
-        PayloadFile("provisioning/__init__.py", b""),
-        *(PayloadFile(f"provisioning/guest/{name}", _text(f"guest/{name}").encode()) for name in modules),
-    )
-
-
-def guest_main(module: str) -> str:
-    """The payload's `main` that runs a module of provisioning.guest. Isolated, so the job's folder is named."""
-    return f"""#!/usr/bin/python3 -IB
-import os, sys
-sys.path.insert(0, os.environ["HP_JOB"])
-from provisioning.guest.{module} import main
-sys.exit(main())
-"""
+    return replace(plan_of("backups", script, {}, declared={"command": command}), fresh=True)
 
 
 def name_shown(path: str) -> str:
@@ -481,15 +411,15 @@ def shown_of(tree: Mapping[str, Any]) -> dict[str, Any]:
 
     A document is shown by its size and digest.
     """
-    declared: dict[str, Any] = shown(tree, lambda path, secret: _shown_secret(name_shown(path), secret))
-    declared["documents"] = {name: _shown_text(text) for name, text in tree["documents"].items()}
+    declared: dict[str, Any] = shown(tree, lambda path, secret: shown_secret(name_shown(path), secret))
+    declared["documents"] = {name: shown_text(text) for name, text in tree["documents"].items()}
     return declared
 
 
 def _shown_environment(stack: AgentStack, tree: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, str]:
     """The managed environment with words for the secrets. auth.json counts where it is put over another."""
     words = {
-        name: _shown_secret(name, secret)
+        name: shown_secret(name, secret)
         for name, secret in ((name_of_secret(path), secret) for path, secret in secrets_of(tree).items())
         if not name.startswith("dashboard.") and name != OIDC_SECRET_VARIABLE
     }
@@ -619,109 +549,17 @@ def render_verify(stack: AgentStack, configuration: str = "", **asked: Any) -> P
     folders = tuple(Folder(each.path, stack.owner_of(each), each.read_only) for each in stack.cattle.host_mounts)
     usual = replace(probe_of(stack), configuration=configuration, version=stack.agent.version, folders=folders)
     given = replace(usual, **asked)
-    plan = _plan("verify", guest_main("verify"), {}, declared=_as_declared(given), given=given, more=guest_package())
+    main, declared = guest_main(f"{GUEST}.verify"), as_declared(given)
+    plan = plan_of("verify", main, {}, declared=declared, given=given, more=guest_package(GUEST))
     # A proof of how it is now: that of a run which was cut off an hour ago is none.
     return replace(plan, fresh=True)
-
-
-def run_phase(target: SshTarget, plan: PhasePlan, *, on_line: OnLine, timeout_s: float = 900.0) -> PhaseResult:
-    """Run a plan in the container at `target`, or pick up the run of the same digest that is under way there.
-
-    Blocks, calls `on_line` at least every few seconds. Errors: see provisioning.errors.
-    """
-    began = time.monotonic()
-    result = run_job(lambda: connect(target), plan.job, on_line=on_line, timeout_s=timeout_s)
-    return PhaseResult(round(time.monotonic() - began, 2), result.outputs, result.picked_up)
-
-
-# -- building a plan ---------------------------------------------------------------------------------------------------
-
-
-def _plan(
-    name: str,
-    script: str,
-    variables: Mapping[str, str],
-    *,
-    declared: Mapping[str, Any],
-    given: Any = None,
-    more: tuple[PayloadFile, ...] = (),
-    secrets: Mapping[str, str] | None = None,
-) -> PhasePlan:
-    payload = [PayloadFile("main", script.encode(), 0o700), *more]
-    if variables:
-        payload.append(_env_file(variables))
-    if given is not None:
-        payload.append(_inputs_file(given))
-    digest = _sha256(
-        {
-            "files": {file.path: hashlib.sha256(file.content).hexdigest() for file in payload},
-            "secrets": _seal(secrets or {}),
-        }
-    )
-    return PhasePlan(name, tuple(payload), declared, digest, dict(secrets or {}))
-
-
-def _as_declared(given: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(as_json(given))
-    return found
-
-
-def _inputs_file(given: Any) -> PayloadFile:
-    return PayloadFile("inputs.json", as_json(given).encode())
-
-
-def _env_file(variables: Mapping[str, str]) -> PayloadFile:
-    """Shell assignments, each value quoted."""
-    lines = (f"{name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
-    return PayloadFile("inputs.env", "".join(lines).encode())
-
-
-def _seal(secrets: Mapping[str, str]) -> str:
-    """A fingerprint of secrets that is costly to guess from: it ends up in a digest that is no secret."""
-    if not secrets:
-        return ""
-    text = json.dumps(dict(secrets), sort_keys=True).encode()
-    return hashlib.scrypt(text, salt=b"provisioning phase digest", n=2**14, r=8, p=1, dklen=32).hex()
-
-
-@cache
-def _shown_secret(name: str, secret: str) -> str:
-    """A word for a secret that changes with it: 24 bits of scrypt, far too few to find the secret by."""
-    salt = f"provisioning shown secret {name}".encode()
-    return f"[secret {hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=3).hex()}]"
-
-
-def _shown_text(text: str) -> str:
-    """A text by its size in bytes and the begin of its SHA-256."""
-    content = text.encode()
-    return f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()[:12]}"
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _scripts(*names: str) -> tuple[PayloadFile, ...]:
-    """What a phase's script reads beside itself."""
-    return tuple(PayloadFile(name, _text(f"scripts/{name}").encode()) for name in names)
-
-
-@cache
-def _own_files() -> dict[str, PayloadFile]:
-    """The files of payloads that are this program's own, by their paths."""
-    return {file.path: file for file in (*guest_package(), *_scripts(*BUILD_SCRIPTS))}
-
-
-@cache
-def _text(name: str) -> str:
-    return (files("provisioning") / name).read_text(encoding="utf-8")
 
 
 def _render(name: str, context: Mapping[str, Any]) -> str:
     import jinja2  # noqa: PLC0415 - 0.1 s that only the configure phase needs
 
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda item: _text(f"templates/{item}")),
+        loader=jinja2.FunctionLoader(lambda item: text_of(f"applications/hermes/templates/{item}")),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,

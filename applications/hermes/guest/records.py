@@ -18,7 +18,8 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from provisioning.guest.common import KEPT_FOLDER, STATE, Refusal
+from applications.hermes.guest.names import KEPT_FOLDER
+from provisioning.guest.common import STATE, Refusal
 
 HERE = STATE / "backups.json"
 ON_VOLUME = f"{KEPT_FOLDER}-backups.json"

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from applications.hermes.guest.inputs import ContainerRecord
 from provisioning.guest.common import Refusal
-from provisioning.guest.inputs import ContainerRecord
 
 DATA_MOUNT = "/run/hermes-stack/data"
 """Where the engine finds the state directory. In no volume, and below root's folders only."""

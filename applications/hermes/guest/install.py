@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioning.guest.common import FACTS, LIBRARY, Refusal, as_user, install_file, read_home
-from provisioning.guest.inputs import Configure, as_json
+from applications.hermes.guest.inputs import Configure
+from applications.hermes.guest.names import FACTS
+from provisioning.guest.common import LIBRARY, Refusal, as_user, install_file, read_home
+from provisioning.guest.typed import as_json
 from provisioning.guest.words import command, plain_path, said
 
 COMMAND = Path("/usr/local/bin/hermes")
 SUDOERS = Path("/etc/sudoers.d/hermes-stack")
 STATE_FILE = "state.db"  # there once the agent has run (facts hermes 1, "Gateway")
+PACKAGES = ("applications", "provisioning")
 DEFAULT_STATE = ".hermes"
 
 
@@ -20,7 +23,7 @@ def program(module: str) -> str:
 # Written by the stack; changes by hand are overwritten.
 import sys
 sys.path.insert(0, "{LIBRARY}")
-from provisioning.guest.{module} import main
+from applications.hermes.guest.{module} import main
 sys.exit(main())
 """
 
@@ -36,12 +39,8 @@ def sudoers(user: str, group: str) -> str:
 
 def install_programs(job: Path, inputs: Configure) -> None:
     """Safe to repeat; what is there with the same content is not touched."""
-    package = LIBRARY / "provisioning" / "guest"
-    for folder in (LIBRARY, LIBRARY / "provisioning", package, SUDOERS.parent):
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    install_file(LIBRARY / "provisioning" / "__init__.py", "", mode=0o644, gid=0)
-    for source in sorted((job / "provisioning" / "guest").glob("*.py")):
-        install_file(package / source.name, source.read_text(encoding="utf-8"), mode=0o644, gid=0)
+    install_packages(job)
+    SUDOERS.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name in ("verify", "status"):
         install_file(LIBRARY / f"{name}.py", program(name), mode=0o755, gid=0)
     for name in ("backups", "supervise"):
@@ -49,6 +48,19 @@ def install_programs(job: Path, inputs: Configure) -> None:
     install_file(SUDOERS, sudoers(inputs.facts.user, inputs.facts.users_group), mode=0o440, gid=0)
     if install_file(COMMAND, program("cli"), mode=0o755, gid=0):
         print(f"command line: {COMMAND} written")
+
+
+def install_packages(job: Path) -> None:
+    """The job's Python packages below LIBRARY, and nothing else of them: an earlier release had other modules."""
+    sent = {file.relative_to(job): file for top in PACKAGES for file in sorted((job / top).rglob("*.py"))}
+    for name, file in sent.items():
+        # One by one: a mode is given to the last part only.
+        for folder in reversed((LIBRARY / name).parents):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        install_file(LIBRARY / name, file.read_text(encoding="utf-8"), mode=0o644, gid=0)
+    for file in [file for top in PACKAGES for file in (LIBRARY / top).rglob("*.py")]:
+        if file.relative_to(LIBRARY) not in sent:
+            file.unlink()
 
 
 def install_facts(inputs: Configure) -> None:

@@ -30,9 +30,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from provisioning.guest import compose, records, verify
-from provisioning.guest.backend import ENGINE
-from provisioning.guest.common import (
+from applications.hermes.guest import compose, records, verify
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.guest.inputs import Facts, Installed
+from applications.hermes.guest.journal import journal
+from applications.hermes.guest.names import (
     CONTAINER_RECORD,
     CONTAINER_UNIT,
     CURRENT,
@@ -41,9 +43,12 @@ from provisioning.guest.common import (
     GATEWAY,
     IMAGE_CURRENT,
     KEPT_FOLDER,
-    LIBRARY,
     MANAGED,
     UPDATE_COPIES,
+)
+from applications.hermes.guest.services import STARTED, UNITS, is_active, units_present
+from provisioning.guest.common import (
+    LIBRARY,
     CommandFailed,
     Refusal,
     answer_in,
@@ -55,12 +60,10 @@ from provisioning.guest.common import (
     run,
     write_home,
 )
-from provisioning.guest.inputs import Facts, Installed, as_json, record
-from provisioning.guest.journal import journal
-from provisioning.guest.services import STARTED, UNITS, is_active, units_present
+from provisioning.guest.typed import as_json, record
 from provisioning.guest.words import command, lines_of, name, names, said, told
 
-STATE_PROGRAM = LIBRARY / "provisioning" / "guest" / "state.py"
+STATE_PROGRAM = LIBRARY / "applications" / "hermes" / "guest" / "state.py"
 PREVIOUS = Path("/opt/hermes/previous")
 WANTED = Path("/opt/hermes/wanted")
 """Links: what runs, what the last update came from, what the agent phase has built last."""

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from applications.hermes.guest.names import KEPT_FOLDER, MANAGED
 from provisioning.guest.common import (
-    KEPT_FOLDER,
-    MANAGED,
     STATE,
     Refusal,
     account_of,

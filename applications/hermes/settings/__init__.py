@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from applications.hermes.settings.dashboard import EVERYWHERE, DashboardSettings
+from applications.hermes.settings.declaration import REFERENCE, DeclarationSettings, at, leaves, references
+from applications.hermes.settings.docker import ContainerSettings
+from applications.hermes.settings.messengers import VARIABLES, MessengerSettings
+from applications.hermes.settings.model import ApiSettings, ModelSettings
+from applications.hermes.settings.service import ServiceSettings
+from applications.hermes.settings.source import SourceSettings, Version
 from proxmox.errors import Fault
-from settings.agent.dashboard import EVERYWHERE, DashboardSettings
-from settings.agent.declaration import REFERENCE, DeclarationSettings, at, leaves, references
-from settings.agent.docker import ContainerSettings
-from settings.agent.messengers import VARIABLES, MessengerSettings
-from settings.agent.model import ApiSettings, ModelSettings
-from settings.agent.service import ServiceSettings
-from settings.agent.source import SourceSettings, Version
 from settings.kinds import is_loopback
 from settings.section import Section, rule, setting
 

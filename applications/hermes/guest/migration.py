@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import MANAGED, Refusal, answer_in, as_user, install_file
-from provisioning.guest.home import Migration
-from provisioning.guest.inputs import of
-from provisioning.guest.managed import Reader
+from applications.hermes.guest.home import Migration
+from applications.hermes.guest.managed import Reader
+from applications.hermes.guest.names import MANAGED
+from provisioning.guest.common import Refusal, answer_in, as_user, install_file
+from provisioning.guest.typed import of
 
 LONGEST = 1 << 20
 """Bytes of a config.yaml that is looked at; a longer one is none that a person has written."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest import layout
+from applications.hermes.guest import layout
+from applications.hermes.guest.journal import journal
+from applications.hermes.guest.names import DASHBOARD, GATEWAY
 from provisioning.guest.common import (
-    DASHBOARD,
-    GATEWAY,
     STATE,
     CommandFailed,
     Refusal,
@@ -24,7 +24,6 @@ from provisioning.guest.common import (
     read_json,
     run,
 )
-from provisioning.guest.journal import journal
 from provisioning.guest.words import quote, told
 
 UNITS = Path("/etc/systemd/system")

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.common import FACTS, KEPT_FOLDER, Refusal
-from provisioning.guest.inputs import Facts, record
-from provisioning.guest.update import (
+from applications.hermes.guest.inputs import Facts
+from applications.hermes.guest.names import FACTS, KEPT_FOLDER
+from applications.hermes.guest.update import (
     CHANGED,
     FOREIGN,
     OURS,
@@ -31,6 +31,8 @@ from provisioning.guest.update import (
     start_as_enabled,
     stop_services,
 )
+from provisioning.guest.common import Refusal
+from provisioning.guest.typed import record
 from provisioning.guest.words import command, named, said
 from provisioning.guest.words import name as shown
 

@@ -24,9 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.backend import ENGINE, health_of
-from provisioning.guest.cli import COMMAND
-from provisioning.guest.common import (
+from applications.hermes.guest.backend import ENGINE, health_of
+from applications.hermes.guest.cli import COMMAND
+from applications.hermes.guest.inputs import Facts, Folder, Installed, Probe
+from applications.hermes.guest.journal import journal
+from applications.hermes.guest.names import (
     CONTAINER,
     CONTAINER_UNIT,
     CURRENT,
@@ -35,6 +37,10 @@ from provisioning.guest.common import (
     GATEWAY,
     IMAGE_CURRENT,
     MANAGED_ENV,
+)
+from applications.hermes.guest.records import ON_VOLUME
+from applications.hermes.guest.services import refuse_user_units
+from provisioning.guest.common import (
     OUTPUT_LIMIT,
     REPEAT,
     CommandFailed,
@@ -48,10 +54,7 @@ from provisioning.guest.common import (
     read_home,
     run,
 )
-from provisioning.guest.inputs import Facts, Folder, Installed, Probe, of, record
-from provisioning.guest.journal import journal
-from provisioning.guest.records import ON_VOLUME
-from provisioning.guest.services import refuse_user_units
+from provisioning.guest.typed import of, record
 from provisioning.guest.words import command, lines_of, name, said, told
 
 RUNUSER = "/usr/sbin/runuser"

@@ -7,19 +7,13 @@ import shutil
 import sys
 from typing import Any
 
-from provisioning.guest.backend import health_of
-from provisioning.guest.common import (
-    CONTAINER_UNIT,
-    CURRENT,
-    FACTS,
-    IDENTITY_LABEL,
-    IMAGE_CURRENT,
-    Refusal,
-    execute,
-)
-from provisioning.guest.inputs import Facts, Installed, record
-from provisioning.guest.services import units_present
-from provisioning.guest.verify import container
+from applications.hermes.guest.backend import health_of
+from applications.hermes.guest.inputs import Facts, Installed
+from applications.hermes.guest.names import CONTAINER_UNIT, CURRENT, FACTS, IDENTITY_LABEL, IMAGE_CURRENT
+from applications.hermes.guest.services import units_present
+from applications.hermes.guest.verify import container
+from provisioning.guest.common import Refusal, execute
+from provisioning.guest.typed import record
 
 GB = 1 << 30
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from provisioning.guest.common import DASHBOARD, GATEWAY, Refusal, as_user, run
-from provisioning.guest.services import units_present
+from applications.hermes.guest.names import DASHBOARD, GATEWAY
+from applications.hermes.guest.services import units_present
+from provisioning.guest.common import Refusal, as_user, run
 from provisioning.guest.words import said
 
 LOCKS = Path("/proc/locks")

@@ -15,8 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.guest.backend import BACKENDS, Backend, choose
-from provisioning.guest.common import (
+from applications.hermes.guest.backend import BACKENDS, Backend, choose
+from applications.hermes.guest.engine import digest_reference, explain, in_image, wait_for_engine
+from applications.hermes.guest.inputs import Configure, Container, ContainerRecord, Facts, Installed
+from applications.hermes.guest.leftovers import clear
+from applications.hermes.guest.managed import Reader
+from applications.hermes.guest.names import (
     CONTAINER,
     CONTAINER_RECORD,
     CONTAINER_UNIT,
@@ -25,6 +29,11 @@ from provisioning.guest.common import (
     IDENTITY_LABEL,
     IMAGE_RECORD,
     STOP_S,
+)
+from applications.hermes.guest.services import STARTED, UNITS, bring_up, is_active, refuse_taken_port, units_present
+from applications.hermes.guest.supervise import prepare, unit_text
+from applications.hermes.guest.walls import DATA_MOUNT, refuse_unsafe, sources_of, unbind_state
+from provisioning.guest.common import (
     Refusal,
     answer_in,
     as_user,
@@ -35,13 +44,7 @@ from provisioning.guest.common import (
     run,
     words_of,
 )
-from provisioning.guest.engine import digest_reference, explain, in_image, wait_for_engine
-from provisioning.guest.inputs import Configure, Container, ContainerRecord, Facts, Installed, as_json, record
-from provisioning.guest.leftovers import clear
-from provisioning.guest.managed import Reader
-from provisioning.guest.services import STARTED, UNITS, bring_up, is_active, refuse_taken_port, units_present
-from provisioning.guest.supervise import prepare, unit_text
-from provisioning.guest.walls import DATA_MOUNT, refuse_unsafe, sources_of, unbind_state
+from provisioning.guest.typed import as_json, record
 
 FOLDER = IMAGE_RECORD.parent
 FILE = FOLDER / "compose.yaml"

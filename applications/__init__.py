@@ -1,0 +1,1 @@
+"""The program's applications: what runs in a cattle."""
