@@ -30,28 +30,41 @@ def pvelab(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("command") / "a lab"
-    done = pvelab(made, "up", "--no-containers")
+    done = pvelab(made, "up", "--no-containers", "--storage", "tank=zfspool")
     assert done.returncode == 0, done.stderr
     yield made
     assert pvelab(made, "destroy").returncode == 0
     assert not made.exists()
 
 
-def version(folder: Path) -> requests.Response:
+def ask(folder: Path, path: str) -> requests.Response:
     """Asked with nothing but what `env` says."""
     script = pvelab(folder, "env").stdout + "env -0"
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=10).stdout
     known = dict(line.split("=", 1) for line in said.split("\0") if "=" in line)
     headers = {"Authorization": f"PVEAPIToken={known['PROXMOX_VE_API_TOKEN']}"}
-    address = f"{known['PROXMOX_VE_ENDPOINT']}api2/json/version"
+    address = f"{known['PROXMOX_VE_ENDPOINT']}api2/json{path}"
     return requests.get(address, headers=headers, verify=known["PROXMOX_VE_CA_FILE"], timeout=10)
 
 
 def test_up_can_be_repeated_and_env_is_all_that_a_client_needs(folder: Path) -> None:
-    assert version(folder).status_code == 200
+    assert ask(folder, "/version").status_code == 200
     again = pvelab(folder, "up", "--no-containers")
     assert (again.returncode, "is up already" in again.stderr) == (0, True)
     assert pvelab(folder, "status").returncode == 0
+
+
+def test_a_storage_is_added_by_name_and_type(folder: Path) -> None:
+    rows = {row["storage"]: row["type"] for row in ask(folder, "/nodes/pve/storage").json()["data"]}
+    assert rows == {"local": "dir", "local-lvm": "lvmthin", "tank": "zfspool"}
+    for given, told in (
+        ("hdd=floppy", "storage hdd has the unknown type 'floppy'; known: btrfs, cifs, dir"),
+        ("local=dir", "'local' is no name for one more storage"),
+        ("hdd=dir", "lab: the lab is up without storage hdd: pvelab down first"),
+    ):
+        done = pvelab(folder, "up", "--no-containers", "--storage", given)
+        assert done.returncode != 0
+        assert told in done.stderr
 
 
 def test_a_lab_in_another_form_is_told(folder: Path) -> None:
@@ -64,12 +77,12 @@ def test_faults_are_set_listed_and_cleared(folder: Path) -> None:
     rule = ("error", "--path", "/version$", "--status", "596", "--text", "Connection timed out", "--count", "0")
     assert pvelab(folder, "faults", "add", *rule).stdout.strip().isdigit()
     for _ in range(2):
-        assert (version(folder).status_code, version(folder).reason) == (596, "Connection timed out")
+        assert (ask(folder, "/version").status_code, ask(folder, "/version").reason) == (596, "Connection timed out")
     [listed] = [json.loads(line) for line in pvelab(folder, "faults", "list").stdout.splitlines()]
     assert (listed["kind"], listed["count"], listed["fired"]) == ("error", None, 4)
     assert len(pvelab(folder, "faults", "fired").stdout.splitlines()) == 4
     assert pvelab(folder, "faults", "clear").returncode == 0
-    assert version(folder).status_code == 200
+    assert ask(folder, "/version").status_code == 200
 
 
 def test_a_fault_that_can_not_be_is_refused(folder: Path) -> None:
@@ -84,7 +97,7 @@ def test_reset_clears_faults_and_keeps_the_address(folder: Path) -> None:
     pvelab(folder, "faults", "add", "error", "--path", "/version$")
     assert pvelab(folder, "reset").returncode == 0
     assert pvelab(folder, "env").stdout == before
-    assert version(folder).status_code == 200
+    assert ask(folder, "/version").status_code == 200
     assert pvelab(folder, "pct", "list").stdout == ""
 
 

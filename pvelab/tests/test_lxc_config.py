@@ -72,7 +72,17 @@ def test_a_folder_of_the_node_is_bound_as_a_volume_is() -> None:
     text = lxc_config(spec(mounts=mounts), GUEST_DIR, "hlab1", V1)
     assert f"lxc.mount.entry = {GUEST_DIR}/mp0 da\\040ta none bind,create=dir 0 0" in text
     script = mount_script(spec(mounts=mounts), GUEST_DIR)
-    assert f"mount --bind '/state/host/srv/my data' {GUEST_DIR}/mp0\n" in script
+    assert f"mount -o bind '/state/host/srv/my data' {GUEST_DIR}/mp0\n" in script
+
+
+def test_a_subvol_is_bound_with_the_options_of_a_mount() -> None:
+    tree = Path("/state/tank/subvol-105-disk-1/tree")
+    subvol = Mount(
+        "mp0", "/d", host_folder=tree, host_path="/rpool/data/subvol-105-disk-1", options=("nodev", "nosuid")
+    )
+    script = mount_script(spec(mounts=(ROOT, subvol)), GUEST_DIR)
+    assert f"mount -o bind,nodev,nosuid {tree} {GUEST_DIR}/mp0\n" in script
+    assert "/rpool/data/subvol-105-disk-1" in script, "what a start without it names"
 
 
 def test_the_interface_hangs_on_the_labs_bridge_with_the_mtu_of_the_way_out() -> None:

@@ -63,7 +63,7 @@ def test_a_reset_says_what_can_not_be_freed(tmp_path: Path, monkeypatch: pytest.
     with simulated_lab(tmp_path / "lab") as lab:
         create(lab, 105)
 
-        def busy(_image: Path) -> None:
+        def busy(_data: Path, *, in_use: str | None) -> None:  # noqa: ARG001
             raise RuntimeFault("lvremove 'pve/vm-105-disk-0' error: contains a filesystem in use.")
 
         with monkeypatch.context() as patch:

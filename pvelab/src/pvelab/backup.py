@@ -2,7 +2,7 @@
 
 What is faithful: which volumes are in a backup, names, rights, refusals, and that a restore makes new volumes of the
 restored guest. What is the lab's own: the inside of an archive. It is a small JSON file, and the volumes lie beside it
-as images; a real node cannot read it. A container that runs is only backed up in mode ``stop``.
+as images or folders; a real node cannot read it. A container that runs is only backed up in mode ``stop``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pvelab import guestconfig, guestfile, guestlife
 from pvelab.access import Identity
-from pvelab.cluster import Cluster, check_config_lock, check_protection
+from pvelab.cluster import Cluster, check_config_lock, check_protection, root_owner
 from pvelab.errors import ApiError, denied, die
 from pvelab.guestfile import GuestConfig, mount_points, mount_type
 from pvelab.rights import check_volume_access
@@ -83,7 +83,7 @@ def _copy_out(cluster: Cluster, node: str, config: GuestConfig, images: Path, ta
         else:
             if key != "rootfs":
                 task.line(f"INFO: including mount point {key} ('{mount['mp']}') in backup")
-            cluster.runtime.copy_volume(cluster.volumes.find(node, mount["volume"]), images / f"{key}.raw")
+            cluster.runtime.copy_volume(cluster.volumes.find(node, mount["volume"]), images / key)
             kept.append(key)
     return kept
 
@@ -151,8 +151,9 @@ def _recover(
             del config.options[key]
             continue
         size = parse_size(mount["size"]) if "size" in mount else 0
-        image = images_of(archive) / f"{key}.raw"
-        new = cluster.volumes.import_image(node, storage, vmid, image, size=size, log=task.line)
+        new = cluster.volumes.import_image(
+            *(node, storage, vmid, images_of(archive) / key), size=size, log=task.line, root_owner=root_owner(config)
+        )
         made.append(new)
         shown = format_size(cluster.volumes.size(node, new))
         config.options[key] = guestconfig.print_mount(key, {**mount, "volume": new, "size": shown})

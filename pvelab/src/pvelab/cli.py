@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pvelab import pct
+from pvelab.config import storages_for
 from pvelab.control import ControlError, send
 from pvelab.environment import environment, export_lines
 from pvelab.extension import Extension, Plain
@@ -53,6 +54,7 @@ def up(extension: Extension[Any], lab: Lab, options: argparse.Namespace) -> None
             return
         if nodes is not None:
             lab.set_node_count(nodes)
+        lab.add_storages(options.storage)
         if containers:
             # Here rather than in the daemon, so that one sees what takes time.
             ensure_template(lab.template_cache, say)
@@ -72,6 +74,8 @@ def _lacks(extension: Extension[Any], lab: Lab, ready: Ready, options: argparse.
         return "in its other form (with or without containers)"
     if options.nodes is not None and options.nodes != len(lab.nodes):
         return f"with {len(lab.nodes)} node(s)"
+    if lacking := [name for name, kind in options.storage if lab.more_storages.get(name) != kind]:
+        return f"without storage {', '.join(lacking)}"
     if options.debian_13 and ready.template_newer is None:
         return "without the template of Debian 13"
     return f"without {missing}" if (missing := extension.missing(lab, options)) else None
@@ -301,6 +305,21 @@ def _add_fault_arguments(parser: argparse.ArgumentParser) -> None:
     orders.add_parser("seed", help="make probabilities repeat").add_argument("number", type=int)
 
 
+def _storage(text: str) -> tuple[str, str]:
+    from pvelab.storages import type_of  # noqa: PLC0415 - other verbs need none of it
+
+    name, _, kind = text.partition("=")
+    taken = {storage.name for storage in storages_for(("pve", "pve2"))}
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", name) or name in taken:
+        raise argparse.ArgumentTypeError(f"{name!r} is no name for one more storage")
+    try:
+        for storage in storages_for(("pve",), {name: kind}):
+            type_of(storage)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name, kind
+
+
 def main(arguments: Sequence[str] | None = None, extension: Extension[Any] | None = None) -> int:
     """Run one verb; returns the exit code."""
     extension = extension or Plain()
@@ -330,6 +349,10 @@ def main(arguments: Sequence[str] | None = None, extension: Extension[Any] | Non
         "--nodes", type=int, choices=range(1, 6), metavar="N", help="how many nodes it has (default: as it was made, 1)"
     )
     made["up"].add_argument("--debian-13", action="store_true", help="build the template of Debian 13 as well")
+    made["up"].add_argument(
+        *("--storage", "-s"), type=_storage, action="append", default=[], metavar="NAME=TYPE",
+        help="one more storage for guests, as tank=zfspool; may be repeated, and is kept",
+    )  # fmt: skip
     extension.add_arguments(made["up"])
     _add_fault_arguments(made["faults"])
     verbs.add_parser("pct", help="root's pct on a node: pct VERB VMID [OPTIONS]", add_help=False)

@@ -19,6 +19,7 @@ from pvelab.guestfile import GuestConfig, mount_points, mount_type, parse_mount
 from pvelab.hostfolders import HostFolders
 from pvelab.runtime import GuestSpec, Interface, Mount, Runtime
 from pvelab.schema import FEATURES, NETWORK, FormatError, parse_property_string
+from pvelab.storages import SUBVOL, type_of
 from pvelab.tasks import Task, Tasks
 from pvelab.volumes import Volumes
 
@@ -237,9 +238,15 @@ class Cluster:
         if mount_type(volume) != "volume":
             folder = self.config.host_dir(node).joinpath(*PurePosixPath(volume).parts[1:])
             return Mount(key, mount["mp"], host_folder=folder, host_path=volume, read_only=read_only)
-        image = self.volumes.path(node, self.volumes.parse(volume))
+        parsed = self.volumes.parse(volume)
+        data = self.volumes.path(node, parsed)
         options = tuple(filter(None, mount.get("mountoptions", "").split(";")))
-        return Mount(key, mount["mp"], image=image, read_only=read_only, options=options)
+        if parsed.format != SUBVOL:
+            return Mount(key, mount["mp"], image=data, read_only=read_only, options=options)
+        shown = type_of(parsed.storage).shown_path(parsed)
+        return Mount(
+            key, mount["mp"], host_folder=data.resolve(), host_path=shown, read_only=read_only, options=options
+        )
 
     @staticmethod
     def _interfaces(options: dict[str, str]) -> Iterator[Interface]:
@@ -307,6 +314,11 @@ class Cluster:
             HostFolders(self.config.host_dir(node)).clear()
         self.access.clear()
         self.broadcast.forget()
+
+
+def root_owner(config: GuestConfig) -> int:
+    """Who a guest's root is on the node."""
+    return MAPPED_ROOT if config.flag("unprivileged") else 0
 
 
 def check_config_lock(config: GuestConfig, *, tolerate: tuple[str, ...] = ()) -> None:

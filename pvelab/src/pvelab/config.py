@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pvelab.runtime import Runtime
 
 GIB = 1 << 30
+ALWAYS_SHARED = frozenset({"nfs", "cifs", "rbd"})
+"""Types that Proxmox takes for shared without being told (PVE::Storage::Plugin, SHARED_STORAGE)."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class StorageConfig:
 
     ``content`` uses Proxmox's content names (``rootdir``, ``images``, ``vztmpl``, ``iso``, ``backup``).
     ``nodes`` limits where the storage exists; None is everywhere. ``capacity`` is the total shown for a
-    thin pool, in bytes; a ``dir`` storage shows the file system below it.
+    thin pool, in bytes; a ``dir`` storage shows the file system below it. ``volume_group`` is LVM's, ``pool`` that of
+    ZFS (a pool or a data set of one) and of Ceph.
     """
 
     name: str
@@ -30,6 +33,11 @@ class StorageConfig:
     enabled: bool = True
     capacity: int = 512 * GIB
     volume_group: str = "pve"
+    pool: str = "rpool/data"
+
+    def __post_init__(self) -> None:
+        if self.type in ALWAYS_SHARED:
+            object.__setattr__(self, "shared", True)
 
     def on_node(self, node: str) -> bool:
         return self.nodes is None or node in self.nodes
@@ -42,9 +50,11 @@ SHARED = StorageConfig("shared", "dir", frozenset({"rootdir", "images", "vztmpl"
 DEFAULT_STORAGES = (LOCAL, LOCAL_LVM)
 
 
-def storages_for(nodes: Sequence[str]) -> tuple[StorageConfig, ...]:
-    """``local`` and ``local-lvm`` on each node, and one shared storage when there are several."""
-    return DEFAULT_STORAGES if len(nodes) == 1 else (*DEFAULT_STORAGES, SHARED)
+def storages_for(nodes: Sequence[str], more: Mapping[str, str] | None = None) -> tuple[StorageConfig, ...]:
+    """``local`` and ``local-lvm`` on each node, a shared one where there are several, and ``more``: type by name."""
+    standard = DEFAULT_STORAGES if len(nodes) == 1 else (*DEFAULT_STORAGES, SHARED)
+    added = (StorageConfig(name, kind, frozenset({"rootdir", "images"})) for name, kind in (more or {}).items())
+    return (*standard, *added)
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,11 @@ class Account:
     @property
     def token_id(self) -> str:
         return f"{self.user}!{self.token}"
+
+    def on_storages(self, names: Iterable[str]) -> Account:
+        """The same account, which may do on these storages what it may on ``local-lvm``."""
+        roles = [role for path, role in self.acl if path == f"/storage/{LOCAL_LVM.name}"]
+        return replace(self, acl=(*self.acl, *((f"/storage/{name}", role) for name in names for role in roles)))
 
 
 @dataclass(frozen=True)

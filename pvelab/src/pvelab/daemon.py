@@ -89,10 +89,10 @@ def _serve(
         state_dir=lab.state_dir,
         runtime=runtime,
         nodes=lab.nodes,
-        storages=storages_for(lab.nodes),
+        storages=storages_for(lab.nodes, lab.more_storages),
         port=lab.last_port(),
         bridge_mtu=mtu,
-        account=extension.account,
+        account=extension.account.on_storages(lab.more_storages),
     )
     server = LabServer(config)
     try:

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 
-from pvelab.cluster import MAPPED_ROOT, Cluster, check_protection
+from pvelab.cluster import Cluster, check_protection, root_owner
 from pvelab.errors import ApiError, die
 from pvelab.guestfile import (
     NEW_DISK,
@@ -330,9 +330,8 @@ def allocate_mount(
     log: Log = _ignore,
 ) -> tuple[Params, str]:
     """Turn ``STORE:N`` into a formatted volume of N GiB; the mount with its volid and size, and the volid."""
-    size = int(float(gigabytes) * (1 << 30))
-    owner = MAPPED_ROOT if config.flag("unprivileged") else 0
-    volid = cluster.volumes.allocate(node, storage, vmid, size, log, root_owner=owner)
+    size = int(float(gigabytes) * 1024) << 20
+    volid = cluster.volumes.allocate(node, storage, vmid, size, log, root_owner=root_owner(config))
     return {**mount, "volume": volid, "size": format_size(size)}, volid
 
 

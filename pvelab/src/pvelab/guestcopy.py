@@ -7,12 +7,11 @@ from collections.abc import Mapping
 
 from pvelab import guestconfig, guestlife
 from pvelab.access import Identity
-from pvelab.cluster import Cluster, check_config_lock, check_digest, check_protection, volume_of
+from pvelab.cluster import Cluster, check_config_lock, check_digest, check_protection, root_owner, volume_of
 from pvelab.errors import ApiError, bad_params, denied, die
 from pvelab.guestfile import GuestConfig, Section, is_mount, is_unused, mount_points, mount_type, parse_mount
 from pvelab.runtime import RuntimeFault
 from pvelab.schema import NETWORK, format_size, parse_property_string
-from pvelab.storages import type_of
 from pvelab.tasks import Task
 
 # --- move_volume ------------------------------------------------------------------------------------------------------
@@ -68,7 +67,7 @@ def _move_to_storage(
                 old = volume_of(key, config.options[key])
                 if old is None:
                     raise die(f"volume '{key}' for container '{vmid}' does not exist")
-                new = cluster.volumes.copy(node, old, storage, vmid)
+                new = cluster.volumes.copy(node, old, storage, vmid, task.line, root_owner=root_owner(config))
                 task.line(f"copied '{old}' to '{new}'")
                 size = format_size(cluster.volumes.size(node, new))
                 mount = {**parse_mount(key, config.options[key]), "volume": new, "size": size}
@@ -129,7 +128,7 @@ def _move_to_guest(
         storage = cluster.volumes.parse(volid).storage
         if any(volume_of(k, v) == volid for s in source_config.snapshots.values() for k, v in _slots(s.options)):
             raise die("Cannot move volume used by a snapshot to another container")
-        if not type_of(storage).can_rename:
+        if not cluster.volumes.has_feature(volid, "rename"):
             raise die("Storage does not support moving of this disk to another container")
         if not is_unused(key) and cluster.is_running(node, vmid):
             raise die("Cannot move in-use volume while the source CT is running - detach or shutdown first")
@@ -211,7 +210,7 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
         volume = mount["volume"]
         if mount_type(volume) != "volume":
             raise die(f"unable to clone mountpoint '{key}' (type {mount_type(volume)})")
-        if not full and not cluster.volumes.parse(volume).name.startswith("base-"):
+        if not full and not cluster.volumes.has_feature(volume, "clone"):
             raise die(f"Linked clone feature for '{volume}' is not available")
         if storage is None:
             access.check(who, f"/storage/{volume.partition(':')[0]}", ["Datastore.AllocateSpace"])
@@ -225,7 +224,8 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
                 for key, mount in list(mount_points(target.options)):
                     volume = mount["volume"]
                     task.line(f"create {'full' if full else 'linked'} clone of mountpoint {key} ({volume})")
-                    copied = cluster.volumes.copy(node, volume, storage or volume.partition(":")[0], new)
+                    where = (storage or volume.partition(":")[0]) if full else None
+                    copied = _copied(cluster, node, target, volume, new, where=where, task=task)
                     made.append(copied)
                     size = format_size(cluster.volumes.size(node, copied))
                     target.options[key] = guestconfig.print_mount(key, {**mount, "volume": copied, "size": size})
@@ -237,6 +237,15 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
             cluster.access.add_to_pool(pool, new)
 
     return cluster.start_task(node, "vzclone", vmid, who, worker)
+
+
+def _copied(
+    cluster: Cluster, node: str, target: GuestConfig, volid: str, new: int, *, where: str | None, task: Task
+) -> str:
+    """A volume of the new guest: a full copy on the storage ``where``, or linked to its base where that is None."""
+    if where is None:
+        return cluster.volumes.clone(node, volid, new)
+    return cluster.volumes.copy(node, volid, where, new, task.line, root_owner=root_owner(target))
 
 
 def _cloned_options(source: GuestConfig, new: int, params: Mapping[str, str]) -> GuestConfig:
@@ -266,6 +275,9 @@ def make_template(cluster: Cluster, node: str, vmid: int) -> None:
         for key, mount in list(mount_points(config.options)):
             if mount_type(mount["volume"]) != "volume":
                 raise die(f"cannot convert mount point '{key}' of type {mount_type(mount['volume'])}")
+            if not cluster.volumes.has_feature(mount["volume"], "template"):
+                raise die(f"Template feature is not available for '{mount['volume']}'")
+        for key, mount in list(mount_points(config.options)):
             base = cluster.volumes.make_base(node, mount["volume"])
             config.options[key] = guestconfig.print_mount(key, {**mount, "volume": base})
         config.options["template"] = "1"

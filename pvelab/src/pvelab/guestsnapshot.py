@@ -10,7 +10,6 @@ from pvelab.access import Identity
 from pvelab.cluster import Cluster, check_config_lock
 from pvelab.errors import ApiError, die
 from pvelab.guestfile import GuestConfig, Section, is_unused, mount_points, mount_type
-from pvelab.storages import type_of
 from pvelab.tasks import Task
 
 _NOT_SAVED = frozenset(("lock", "parent", "template"))
@@ -22,8 +21,8 @@ def _volumes(options: dict[str, str]) -> list[str]:
 
 def _check_supported(cluster: Cluster, config: GuestConfig) -> None:
     for volume in _volumes(config.options):
-        # Only LVM-thin can snapshot a raw volume; a bind mount never can.
-        if mount_type(volume) != "volume" or not type_of(cluster.volumes.parse(volume).storage).can_snapshot:
+        # A bind mount never can.
+        if mount_type(volume) != "volume" or not cluster.volumes.has_feature(volume, "snapshot"):
             raise die("snapshot feature is not available")
 
 
@@ -51,9 +50,9 @@ def create(cluster: Cluster, who: Identity, node: str, vmid: int, *, name: str, 
             made: list[str] = []
             try:
                 for volume in _volumes(config.options):
-                    cluster.volumes.snapshot(node, volume, name)
+                    for line in cluster.volumes.snapshot(node, volume, name):
+                        task.line(line)
                     made.append(volume)
-                    task.line(f'  Logical volume "snap_{volume.partition(":")[2]}_{name}" created.')
             except ApiError:
                 for volume in made:
                     cluster.volumes.drop_snapshot(node, volume, name)
@@ -84,8 +83,8 @@ def delete(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *, 
                 raise die("you can't delete a snapshot if vm is a template")
             for volume in _volumes(section.options):
                 try:
-                    cluster.volumes.drop_snapshot(node, volume, name)
-                    task.line(f'  Logical volume "snap_{volume.partition(":")[2]}_{name}" successfully removed.')
+                    for line in cluster.volumes.drop_snapshot(node, volume, name):
+                        task.line(line)
                 except ApiError:
                     if not force:
                         raise
@@ -115,6 +114,8 @@ def rollback(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *
             if config.flag("template"):
                 raise die("you can't rollback if vm is a template")
             section = _section(config, name)
+            for volume in _volumes(section.options):
+                cluster.volumes.check_rollback(node, volume, name)
             config.options["lock"] = "rollback"
             cluster.store(node, vmid, config)
             if cluster.is_running(node, vmid):
@@ -122,8 +123,8 @@ def rollback(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *
                 config = cluster.load(node, vmid)
             for volume in _volumes(section.options):
                 # A failure here leaves "lock: rollback", as on a node.
-                cluster.volumes.rollback(node, volume, name)
-                task.line(f'  Logical volume "{volume.partition(":")[2]}" successfully removed.')
+                for line in cluster.volumes.rollback(node, volume, name):
+                    task.line(line)
             before = _volumes(config.options)
             unused = {key: value for key, value in config.options.items() if is_unused(key)}
             restored = {k: v for k, v in section.options.items() if k not in ("snaptime", "parent", "description")}

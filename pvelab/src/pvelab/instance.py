@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
@@ -95,6 +95,21 @@ class Lab:
             if any((self.state_dir / "nodes" / node / "lxc").glob("[0-9]*.conf")):
                 raise LabError(f"node {node} has guests: it can't be left out ({self.command} destroy removes them)")
         (self.state_dir / "node-count").write_text(f"{count}\n")
+
+    @property
+    def more_storages(self) -> dict[str, str]:
+        """The storages that it has beside the standard ones: type by name."""
+        file = self.state_dir / "storages.json"
+        found: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+        return found
+
+    def add_storages(self, given: Iterable[tuple[str, str]]) -> None:
+        """Have these from the next start on; LabError for a name that is another type's already."""
+        storages = self.more_storages
+        for name, kind in given:
+            if storages.setdefault(name, kind) != kind:
+                raise LabError(f"storage {name} is of type {storages[name]} ({self.command} destroy removes it)")
+        (self.state_dir / "storages.json").write_text(json.dumps(storages) + "\n")
 
     @property
     def place(self) -> Place:

@@ -117,8 +117,19 @@ class LxcRuntime:
         for line in done.stdout.decode().splitlines():
             log(line)
 
+    def own_folder(self, folder: Path, root_owner: int) -> None:
+        os.chown(folder, root_owner, root_owner)
+
     def copy_volume(self, source: Path, target: Path) -> None:
         temporary = _beside(target)
+        if source.is_dir():
+            try:
+                _copy_tree(source, temporary)
+                shutil.rmtree(target, ignore_errors=True)
+                temporary.rename(target)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            return
         with contextlib.ExitStack() as thaw:
             thaw.callback(temporary.unlink, missing_ok=True)
             # What is mounted is copied as it is at one moment; recover() thaws what a crash in between left frozen.
@@ -128,26 +139,40 @@ class LxcRuntime:
             _run(["cp", "--sparse=always", "--reflink=auto", str(source), str(temporary)], deadline=UNPACK_DEADLINE)
             temporary.replace(target)
 
-    def remove_volume(self, image: Path) -> None:
-        for loop in _loops_of(image):
-            for at in _mounted_at(loop):
-                folder = self._guest_dir_above(at)
-                if folder is not None and not self._is_running(folder):
-                    self._release(folder)
-        if _loops_of(image):
-            name = f"pve/{image.stem}"
-            raise RuntimeFault(
-                f"lvremove '{name}' error:   Logical volume {name} contains a filesystem in use.",
-            )
-        image.unlink(missing_ok=True)
+    def fill_volume(self, source: Path, target: Path) -> None:
+        self.place.make_run_dir()
+        image, options = (target, "loop") if source.is_dir() else (source, "loop,ro")
+        at = Path(tempfile.mkdtemp(prefix="fill-", dir=self.place.run_dir))
+        try:
+            _run(["mount", "-t", "ext4", "-o", options, str(image), str(at)])
+            _copy_tree(*((source, at) if source.is_dir() else (at, target)))
+        finally:
+            _try(["umount", str(at)])
+            at.rmdir()
+
+    def remove_volume(self, data: Path, *, in_use: str | None = None) -> None:
+        for at in self._held_at(data):
+            folder = self._guest_dir_above(at)
+            if folder is not None and not self._is_running(folder):
+                self._release(folder)
+        if in_use is not None and (_loops_of(data) or self._held_at(data)):
+            raise RuntimeFault(in_use)
+        if data.is_dir():
+            shutil.rmtree(data)
+        else:
+            data.unlink(missing_ok=True)
+
+    def _held_at(self, data: Path) -> list[str]:
+        """Where a volume is mounted: an image by its loop device, a folder by its guests' bind mounts."""
+        if not data.is_dir():
+            return [at for loop in _loops_of(data) for at in _mounted_at(loop)]
+        return [at for at in _mounts() if self._guest_dir_above(at) is not None and _same(data, at)]
 
     # Creation
 
     def unpack(self, spec: GuestSpec, template: Path, setup: Setup, log: Log) -> None:
         self._need_unprivileged(spec)
-        rootfs = spec.mounts[0].image
-        if rootfs is None:
-            raise RuntimeFault("the lab keeps root file systems on volumes only")
+        root = spec.mounts[0]
         self.place.make_run_dir()
         guest_dir = self.place.guest_dir(spec.node, spec.vmid)
         self._prepare_folder(spec, guest_dir)
@@ -157,8 +182,8 @@ class LxcRuntime:
             making = beside.submit(_make_host_keys, self.place.state_dir, hostkeys.comment(spec.hostname))
             try:
                 log(f"extracting archive '{template}'")
-                if len(spec.mounts) == 1 and _fits(prepared, rootfs):
-                    self._fill_from_image(prepared, rootfs)
+                if len(spec.mounts) == 1 and root.image is not None and _fits(prepared, root.image):
+                    self._fill_from_image(prepared, root.image)
                     self._mount(guest_dir)
                 else:
                     self._mount(guest_dir)
@@ -603,6 +628,18 @@ def _make_host_keys(beside: Path, comment: str) -> dict[str, str]:
         if any(codes):
             raise RuntimeFault("ssh-keygen failed; is openssh-client installed?")
         return {path.name: path.read_text() for path in sorted(Path(folder).iterdir())}
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """What is in a folder, with owners, times, links and attributes, into another."""
+    target.mkdir(exist_ok=True)
+    _run(["cp", "-a", "--reflink=auto", "--sparse=auto", f"{source}/.", str(target)], deadline=UNPACK_DEADLINE)
+
+
+def _same(folder: Path, at: str) -> bool:
+    with contextlib.suppress(OSError):
+        return folder.samefile(at)
+    return False
 
 
 def _fits(prepared: Path, rootfs: Path) -> bool:

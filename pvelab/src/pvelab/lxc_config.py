@@ -131,7 +131,8 @@ def mount_script(spec: GuestSpec, guest_dir: Path) -> str:
             lines.append(
                 f'[ -d {folder} ] && [ "$(realpath {folder})" = {folder} ] || {{ echo {absent} >&2; exit 2; }}'
             )
-            lines.append(f"mkdir -p {place}; mountpoint -q {place} || mount --bind {folder} {place}")
+            options = ",".join(("bind", *mount.options))
+            lines.append(f"mkdir -p {place}; mountpoint -q {place} || mount -o {options} {folder} {place}")
     return "\n".join(lines) + "\n"
 
 

@@ -48,9 +48,10 @@ class Interface:
 
 @dataclass(frozen=True)
 class Mount:
-    """One ``rootfs`` or ``mpN`` of a guest: an image file, or a host folder for a bind mount.
+    """One ``rootfs`` or ``mpN`` of a guest: an image file, or a folder of the node that is bound, as a subvol is.
 
-    ``host_path`` is the folder as the node calls it; ``options`` are mount(8)'s, of an image only.
+    ``host_path`` is the folder as the node calls it; ``options`` are mount(8)'s. A folder has those of a mount alone
+    (nodev, noatime ...): what is a file system's (discard) has no effect there, as on a node.
     """
 
     key: str
@@ -147,11 +148,20 @@ class Runtime(Protocol):
         ``mounted`` says that *another* guest mounts it: then only the device grows, with a warning (facts proxmox 9).
         """
 
-    def copy_volume(self, source: Path, target: Path) -> None:
-        """Copy a volume as it is at one moment, mounted or not (snapshots, clones, moves, backups)."""
+    def own_folder(self, folder: Path, root_owner: int) -> None:
+        """Give the empty folder of a subvol to ``root_owner``."""
 
-    def remove_volume(self, image: Path) -> None:
-        """Free a volume; RuntimeFault when it is mounted (``contains a filesystem in use``)."""
+    def copy_volume(self, source: Path, target: Path) -> None:
+        """Copy a volume as it is at one moment, mounted or not (snapshots, clones, moves, backups).
+
+        An image to an image, or a folder to a folder; the target is replaced.
+        """
+
+    def fill_volume(self, source: Path, target: Path) -> None:
+        """Copy the content of an image into a folder, or of a folder into a formatted image; the target is empty."""
+
+    def remove_volume(self, data: Path, *, in_use: str | None) -> None:
+        """Free a volume's image or folder. RuntimeFault(in_use) when it is mounted; ``in_use`` None: it goes."""
 
     def unpack(self, spec: GuestSpec, template: Path, setup: Setup, log: Log) -> None:
         """Mount all of the guest's volumes, unpack the template into them, apply ``setup``, unmount."""

@@ -206,9 +206,9 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """The largest unit that is exact: ``20G``, ``1T``, ``1536M`` (facts proxmox 2.3)."""
+    """The largest unit that is exact: ``20G``, ``1T``, ``1536M``, and ``0T`` (PVE::JSONSchema::format_size)."""
     for unit in ("T", "G", "M", "K"):
-        if size >= _UNITS[unit] and size % _UNITS[unit] == 0:
+        if size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"
     return str(size)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import threading
 import time
 import uuid
@@ -24,6 +25,8 @@ from pvelab.runtime import Address, Completed, GuestInterface, GuestSpec, Log, M
 
 _MAGIC = b"ext4:"
 _HEADER = 4096
+CONTENT, CONTENT_OFFSET = "content", 2048
+"""Where a test may leave what a guest would have written: a file in a folder, a place in an image."""
 _BLOCK = 4096
 
 
@@ -70,21 +73,39 @@ class SimulatedRuntime:
     def grow_volume(self, image: Path, size: int, *, mounted: bool, log: Log) -> None:
         os.truncate(image, size)
 
+    def own_folder(self, folder: Path, root_owner: int) -> None:
+        """Without root nobody can give a folder away."""
+
     def copy_volume(self, source: Path, target: Path) -> None:
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            return
         with source.open("rb") as handle:
             header = handle.read(_HEADER)
         with target.open("wb") as handle:
             handle.write(header)
             handle.truncate(source.stat().st_size)
 
-    def remove_volume(self, image: Path) -> None:
+    def fill_volume(self, source: Path, target: Path) -> None:
+        """What stands in an image behind the file system's head is the file :data:`CONTENT` of a folder."""
+        if source.is_dir():
+            content = source / CONTENT
+            with target.open("r+b") as handle:
+                handle.seek(CONTENT_OFFSET)
+                handle.write(content.read_bytes() if content.exists() else b"")
+            return
+        with source.open("rb") as handle:
+            handle.seek(CONTENT_OFFSET)
+            (target / CONTENT).write_bytes(handle.read(_HEADER - CONTENT_OFFSET).rstrip(b"\0"))
+
+    def remove_volume(self, data: Path, *, in_use: str | None) -> None:
         with self._lock:
-            if self._users(image):
-                name = image.name.removesuffix(".raw")
-                raise RuntimeFault(
-                    f"lvremove 'pve/{name}' error:   Logical volume pve/{name} contains a filesystem in use."
-                )
-            image.unlink(missing_ok=True)
+            if in_use is not None and self._users(data):
+                raise RuntimeFault(in_use)
+            if data.is_dir():
+                shutil.rmtree(data)
+            else:
+                data.unlink(missing_ok=True)
 
     # --- guests ---
 
@@ -186,8 +207,9 @@ class SimulatedRuntime:
             temporary.write_text(json.dumps(sorted(self._running)))
             temporary.replace(self._state_file)
 
-    def _users(self, image: Path) -> list[Mount]:
-        return [mount for entry in self._running.values() for mount in entry.mounts if mount.image == image]
+    def _users(self, data: Path) -> list[Mount]:
+        mounts = [mount for entry in self._running.values() for mount in entry.mounts]
+        return [mount for mount in mounts if data == mount.image or data.resolve() == mount.host_folder]
 
     def _check_mount(self, vmid: int, mount: Mount) -> None:
         if mount.host_folder is not None:

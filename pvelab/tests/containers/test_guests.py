@@ -183,9 +183,8 @@ def test_what_a_guest_mounts_can_not_be_removed(bench: Bench) -> None:
     bench.runtime.start(spec, silent)
     for used in (image, spec.mounts[0].image):
         assert used is not None
-        # The wording of lvremove, facts proxmox 6.
-        with pytest.raises(RuntimeFault, match="contains a filesystem in use"):
-            bench.runtime.remove_volume(used)
+        with pytest.raises(RuntimeFault, match="in the storage's words"):
+            bench.runtime.remove_volume(used, in_use="in the storage's words")
         assert used.exists()
     bench.runtime.kill(spec)
     bench.runtime.remove_volume(image)

@@ -9,7 +9,7 @@ from pvelab.errors import ApiError, bad_param, die
 from pvelab.rights import check_volume_access
 from pvelab.routing import Call, Router, anybody, on_storage
 from pvelab.schema import Prop, content_list, storage_id, vmid
-from pvelab.storages import Volume, type_of
+from pvelab.storages import RAW, SUBVOL, Volume, type_of
 from pvelab.tasks import Task, Upid
 from pvelab.volumes import VolumeInfo
 
@@ -156,18 +156,29 @@ def _entry(entry: VolumeInfo, kind: str) -> dict[str, object]:
     }
     if entry.volume.owner is not None:
         shown["vmid"] = entry.volume.owner
+    shown |= entry.row
+    if shown["ctime"] is None:
+        del shown["ctime"]
     return shown
 
 
 def allocate(call: Call) -> object:
-    """A raw volume, no file system (facts proxmox 11); returns its volid."""
+    """A volume without a file system (facts proxmox 11); returns its volid."""
     storage = _node_storage(call)
     owner = call.vmid
-    name = type_of(storage).requested(owner, call.params["filename"])
+    filename, form = call.params["filename"], call.get("format")
+    if match := re.search(r"\.(raw|qcow2|vmdk)$", filename):
+        if form not in (None, match[1]):
+            raise bad_param("format", f"different storage formats ({form} != {match[1]})")
+        form = match[1]
+    form = form or RAW
+    name = type_of(storage).requested(owner, filename, form)
+    if form not in (RAW, SUBVOL):
+        raise ApiError(501, f"a volume of format {form} is not modelled by this lab")
     number, unit = re.findall(r"(\d+)([MG]?)", call.params["size"])[0]
     size = int(number) * {"": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
     return call.cluster.volumes.allocate(
-        call.node, storage.name, owner, size, lambda _text: None, root_owner=None, name=name
+        call.node, storage.name, owner, size, lambda _text: None, root_owner=None, form=form, name=name
     )
 
 
@@ -184,9 +195,15 @@ def volume_info(call: Call) -> object:
     volume = _volume(call)
     check_volume_access(call.cluster, call.who, None, volume.volid)
     size = call.cluster.volumes.size(call.node, volume.volid)
+    if not size and volume.format != SUBVOL:
+        raise die(f"volume '{volume.volid}' has size zero")
     path = call.cluster.volumes.path(call.node, volume)
-    shown = type_of(volume.storage).shown_path(volume, path)
-    return {"path": shown, "size": size, "used": min(size, path.stat().st_blocks * 512), "format": "raw"}
+    return {
+        "path": type_of(volume.storage).shown_path(volume),
+        "size": size,
+        "used": min(size, path.stat().st_blocks * 512),
+        "format": volume.format,
+    }
 
 
 def free(call: Call) -> object:
