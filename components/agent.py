@@ -11,7 +11,7 @@ import pulumi
 import pulumi_command as command
 
 from applications.hermes.guest.backend import ENGINE
-from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY
+from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY, MANAGED_ENV
 from applications.hermes.phases import (
     NOT_OF_THE_BUILD,
     Built,
@@ -52,6 +52,7 @@ STATE_OF_CONTAINER = asks_state(
     "running",
     f"scripts/agent ssh systemctl start {CONTAINER_UNIT}",
 )
+PRINTS_API_KEY = rf"""sed -n "s/^API_SERVER_KEY='\([A-Za-z0-9_-]*\)'\$/\1/p" {MANAGED_ENV}"""
 NEW_BUILD = "/opt/hermes/new-build"
 
 
@@ -105,7 +106,8 @@ class HermesAgent(pulumi.ComponentResource):
     version: pulumi.Output[str]
     state: pulumi.Output[str]
     """As systemd or Docker called it right after it was verified: active, or running."""
-    seconds: dict[str, pulumi.Output[float]]
+    api_key: pulumi.Output[str]
+    """A secret; empty where the stack asks for no API."""
 
     def __init__(
         self,
@@ -153,21 +155,21 @@ class HermesAgent(pulumi.ComponentResource):
             access=access,
             private_key_file=stack.ssh_private_key_file,
             verified=verify,
+            tells_api_key=stack.agent.api.enabled and not stack.agent.api.key.get_secret_value(),
             replace_with=replace_with,
         )
         self.version = verify.results.apply(lambda found: found["version"])
-        self.state = login.stdout
+        self.state = login.stdout.apply(_state_in)
+        self.api_key = pulumi.Output.from_input("")
+        if stack.agent.api.enabled:
+            declared = stack.agent.api.key.get_secret_value()
+            self.state = pulumi.Output.unsecret(self.state)
+            self.api_key = pulumi.Output.secret(declared or login.stdout.apply(_api_key_in))
         self.identity = configure.results.apply(lambda found: found.get("identity", ""))
         """Of the container that runs; empty in bare-metal mode."""
         self.backup = configure.results.apply(lambda found: found.get("newest_backup") or "")
         """The newest backup that the stack made; empty where there is none."""
-        self.seconds = {
-            "baseline": baseline.seconds,
-            "agent": install.seconds,
-            "configure": configure.seconds,
-            "verify": verify.seconds,
-        }
-        self.register_outputs({"version": self.version, "state": self.state, "seconds": self.seconds})
+        self.register_outputs({"version": self.version, "state": self.state})
 
     def _warn_of_unknown(self, results: Mapping[str, Any]) -> None:
         """The installed agent said so when it read them; said again as long as they are declared."""
@@ -182,6 +184,7 @@ class HermesAgent(pulumi.ComponentResource):
         access: Access,
         private_key_file: str,
         verified: Phase,
+        tells_api_key: bool,
         replace_with: list[pulumi.Resource],
     ) -> command.remote.Command:
         """Try the exported address, host key and login by other means than ours: Pulumi's own remote command.
@@ -189,7 +192,12 @@ class HermesAgent(pulumi.ComponentResource):
         It takes a moment and changes nothing, so that a cut line costs nothing. No secret is in its text (field reports
         F4); the key is pinned (F6); the environment is not used, as sshd refuses it (F2). It is asked again after each
         verification, as that changes its text.
+
+        ``tells_api_key``: the cattle has made the API's key itself. It is the second line of what is read then: never
+        logged, and encrypted in the state.
         """
+        if tells_api_key:
+            asks = f"{asks}; {PRINTS_API_KEY}"
         return command.remote.Command(
             f"{name}-login",
             connection=command.remote.ConnectionArgs(
@@ -202,5 +210,21 @@ class HermesAgent(pulumi.ComponentResource):
             ),
             create=verified.digest.apply(lambda digest: f"{asks} # after {digest[:16]}"),
             add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[verified], replace_with=replace_with),
+            logging=command.remote.Logging.STDERR if tells_api_key else None,
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=[verified],
+                replace_with=replace_with,
+                additional_secret_outputs=["stdout"] if tells_api_key else None,
+            ),
         )
+
+
+def _state_in(said: str) -> str:
+    """The agent's state in what the login read."""
+    return said.partition("\n")[0].strip()
+
+
+def _api_key_in(said: str) -> str:
+    """The API's key in what the login read; empty where the cattle did not tell one."""
+    return said.partition("\n")[2].strip()

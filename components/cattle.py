@@ -10,7 +10,7 @@ from typing import Any
 import pulumi
 import pulumi_proxmoxve as proxmoxve
 
-from applications.hermes.settings import AgentSettings, DockerAgent
+from applications.hermes.settings import AgentSettings
 from applications.hermes.settings.dashboard import EVERYWHERE
 from components.access import Access
 from components.agent import HermesAgent
@@ -22,7 +22,8 @@ from components.host_mounts import HostMounts, HostMountsProof, NodeSpec
 from components.network import NetworkPlan, network_spec
 from components.power import Power
 from proxmox.planning import AttachSpec, PowerSpec
-from settings.kinds import bracketed
+from settings.kinds import bracketed, is_loopback
+from settings.outputs import OUTPUTS
 from settings.stack import AgentStack, CattleStack
 
 PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest itself can be thrown away."
@@ -98,22 +99,17 @@ class Cattle(pulumi.ComponentResource):
         if host is not None and host.ssh is not None and host.mounts:
             opts = pulumi.ResourceOptions(parent=self, depends_on=list(parts), replace_with=[guest])
             parts.append(HostMountsProof(f"{name}-host-mounts-proof", host, owned, opts))
-        seconds: dict[str, pulumi.Input[float]] = {
-            "attach": attachment.seconds if attachment is not None else 0.0,
-            "start": power.seconds,
-        }
         self.exports = {
+            **{key: output.empty for key, output in OUTPUTS["cattle"].items()},
             "vmid": cattle.vmid,
             "node": connection.node,
             "hostname": cattle.hostname,
             "volume": attachment.volid if attachment is not None else "",
             "agentMode": stack.mode,
-            "seconds": seconds,
+            "hostMounts": {mount.path: mount.source for mount in cattle.host_mounts},
         }
-        if cattle.host_mounts:
-            self.exports["hostMounts"] = {mount.path: mount.source for mount in cattle.host_mounts}
         if isinstance(stack, AgentStack):
-            self.exports |= self._agent(name, stack=stack, guest=guest, ready=parts, seconds=seconds, phases=phases)
+            self.exports |= self._agent(name, stack=stack, guest=guest, ready=parts, phases=phases)
         self.register_outputs(self.exports)
 
     def _agent(
@@ -123,7 +119,6 @@ class Cattle(pulumi.ComponentResource):
         stack: AgentStack,
         guest: proxmoxve.ContainerLegacy,
         ready: list[pulumi.Resource],
-        seconds: Mapping[str, pulumi.Input[float]],
         phases: Mapping[str, Mapping[str, Any]] | None,
     ) -> dict[str, pulumi.Input[Any]]:
         """SSH access and the agent's phases; answers the outputs that they add."""
@@ -156,12 +151,14 @@ class Cattle(pulumi.ComponentResource):
             "sshHostKeyFingerprint": access.fingerprint,
             "ssh": access.address.apply(lambda host: _ssh_command(stack.ssh_private_key_file, host)),
             "dashboard": access.address.apply(lambda host: dashboard_url(stack.agent, host)),
+            "dashboardInGuest": dashboard_in_guest(stack.agent),
             "api": access.address.apply(lambda host: api_url(stack.agent, host)),
+            "apiInGuest": api_in_guest(stack.agent),
+            "apiKey": hermes.api_key,
             "agentVersion": hermes.version,
-            **({"agentIdentity": hermes.identity} if isinstance(stack.agent, DockerAgent) else {}),
-            "agentState": hermes.state.apply(str.strip),
+            "agentIdentity": hermes.identity,
+            "agentState": hermes.state,
             "backup": hermes.backup,
-            "seconds": {**seconds, "ssh": access.seconds, **hermes.seconds},
         }
 
 
@@ -175,19 +172,35 @@ def _ssh_command(key: str, host: str) -> str:
 
 
 def dashboard_url(agent: AgentSettings, address: str) -> str:
-    """As browsers reach it; from within the guest where it listens on loopback; empty where there is none.
-
-    ``address``: the cattle's.
-    """
+    """Where browsers of other machines reach it; empty where they can't. ``address``: the cattle's."""
     if not agent.dashboard.enabled:
         return ""
-    return agent.dashboard.public_url or _url(agent.dashboard_reached_at, agent.dashboard.port, address)
+    return agent.dashboard.public_url or _from_elsewhere(agent.dashboard_reached_at, agent.dashboard.port, address)
+
+
+def dashboard_in_guest(agent: AgentSettings) -> str:
+    """Where it is reached inside the cattle; empty where there is none."""
+    return _in_guest(agent.dashboard_reached_at, agent.dashboard.port) if agent.dashboard.enabled else ""
 
 
 def api_url(agent: AgentSettings, address: str) -> str:
-    """The base URL of the agent's API, from where it can be reached as with the dashboard; empty without one."""
-    return f"{_url(agent.api_reached_at, agent.api.port, address)}/v1" if agent.serves_api else ""
+    """The base URL of the agent's API for other machines; empty where they can't reach it."""
+    url = _from_elsewhere(agent.api_reached_at, agent.api.port, address) if agent.serves_api else ""
+    return f"{url}/v1" if url else ""
 
 
-def _url(host: str, port: int, address: str) -> str:
-    return f"http://{bracketed(address if host in EVERYWHERE else host)}:{port}"
+def api_in_guest(agent: AgentSettings) -> str:
+    """The base URL inside the cattle; empty without an API."""
+    return f"{_in_guest(agent.api_reached_at, agent.api.port)}/v1" if agent.serves_api else ""
+
+
+def _from_elsewhere(host: str, port: int, address: str) -> str:
+    return "" if is_loopback(host) else _url(address if host in EVERYWHERE else host, port)
+
+
+def _in_guest(host: str, port: int) -> str:
+    return _url("127.0.0.1" if host in EVERYWHERE else host, port)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{bracketed(host)}:{port}"

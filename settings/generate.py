@@ -1,4 +1,4 @@
-"""Write what is made of the settings' models: the config block of Pulumi.yaml, docs/options.md, a schema for editors.
+"""Write what is made of the models: Pulumi.yaml's config block, docs/options.md, docs/outputs.md, a schema for editors.
 
 `python -m settings.generate` writes, `--check` says which file is not up to date.
 """
@@ -9,13 +9,14 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic.fields import FieldInfo
 
+from settings.outputs import OUTPUTS
 from settings.section import is_secret, kind, of_file, own_settings
 from settings.stack import GROUPS, SECRETS, SETTINGS
 
@@ -92,10 +93,24 @@ def tables() -> Iterator[str]:
     yield f"Secrets: {', '.join(f'`{key}`' for key in SETTINGS if key in SECRETS)}.\n"
 
 
-def options(text: str) -> str:
+def between_marks(text: str, lines: Iterable[str]) -> str:
+    """A document with these lines between its marks."""
     before, _, rest = text.partition(f"{BEGIN}\n")
     _, _, after = rest.partition(f"{END}\n")
-    return f"{before}{BEGIN}\n\n" + "".join(f"{line}\n" for line in tables()) + f"{END}\n{after}"
+    return f"{before}{BEGIN}\n\n" + "".join(f"{line}\n" for line in lines) + f"{END}\n{after}"
+
+
+# --- docs/outputs.md ----------------------------------------------------------------------------
+
+
+def output_tables() -> Iterator[str]:
+    for role, outputs in OUTPUTS.items():
+        yield f"## Stack {role}\n"
+        yield "| name | type | since | stable | |\n|---|---|---|---|---|"
+        for key, output in outputs.items():
+            told = f"{'Secret. ' if output.secret else ''}{output.description}"
+            yield f"| `{key}` | {output.kind} | {output.since} | {'yes' if output.stable else 'no'} | {told} |"
+        yield ""
 
 
 # --- the schema ---------------------------------------------------------------------------------
@@ -174,10 +189,11 @@ def schema() -> str:
 
 def made() -> dict[Path, str]:
     """Every file, as it should be."""
-    project, documents = ROOT / "Pulumi.yaml", ROOT / "docs" / "options.md"
+    project, options, outputs = ROOT / "Pulumi.yaml", ROOT / "docs" / "options.md", ROOT / "docs" / "outputs.md"
     return {
         project: project_file(project.read_text(encoding="utf-8")),
-        documents: options(documents.read_text(encoding="utf-8")),
+        options: between_marks(options.read_text(encoding="utf-8"), tables()),
+        outputs: between_marks(outputs.read_text(encoding="utf-8"), output_tables()),
         ROOT / "docs" / "stack.schema.json": schema(),
     }
 

@@ -85,7 +85,7 @@ def outputs_of(stack: str) -> dict[str, Any]:
     if done.returncode:
         raise AgentError(f"the state of stack {stack} can't be read:\n{done.stderr.strip()}")
     outputs = known_of(json.loads(done.stdout))
-    if "sshHostKey" not in outputs:
+    if not outputs.get("sshHostKey"):
         raise AgentError(f"stack {stack} has no agent: pulumi up --stack {stack}")
     return outputs
 
@@ -270,7 +270,8 @@ def main() -> int:
         elif options.verb == "logs":
             return show(target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
         elif options.verb == "dashboard":
-            see_dashboard(target, outputs.get("dashboard", ""), options.port)
+            # An older version of this program exported the address on loopback as `dashboard`.
+            see_dashboard(target, outputs.get("dashboard") or outputs.get("dashboardInGuest", ""), options.port)
         elif options.verb == "ssh":
             hand_over(target, *options.words)
         elif options.verb in {"backup", "backups"}:

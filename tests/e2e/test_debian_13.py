@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from applications.hermes.guest.names import MANAGED_ENV
+from lab import engine
+from lab.instance import CHECKOUT
+from lab.stacks import CONFIG_FILE_VARIABLE
 from tests.e2e.phase_guest import Guest, a_guest, needs_root
-from tests.e2e.test_stacks import lab_with_stacks
+from tests.e2e.test_stacks import Stacks, lab_with_stacks
 
 pytestmark = needs_root
 
@@ -50,6 +55,33 @@ def test_the_stacks_on_debian_13_go_and_come_back_with_their_memory(tmp_path: Pa
         assert stacks.outputs("cattle")["agentVersion"] == stacks.setting("agentVersion")
         stacks.agent("prompt", "remember: the hedgehog is called Bodo")
         assert stacks.up("cattle").changed == {}
+        another_program_reads_the_outputs(stacks, tmp_path / "consumer")
         stacks.run("destroy", "cattle", "--yes", "--skip-preview")
         stacks.up("cattle")
         assert "Bodo" in stacks.agent("prompt", "what do you remember?")
+
+
+def another_program_reads_the_outputs(stacks: Stacks, folder: Path) -> None:
+    """The example, copied to where it is a repository of its own; only its packages are not installed again."""
+    key = stacks.shell(f"sed -n \"s/^API_SERVER_KEY='\\(.*\\)'$/\\1/p\" {MANAGED_ENV}").strip()
+    assert len(key) == 64
+    shown = engine.command("stack", "output", "--stack", "cattle", cwd=CHECKOUT, env=stacks.env)
+    exported = engine.command("stack", "export", "--stack", "cattle", cwd=CHECKOUT, env=stacks.env)
+    assert key not in shown + exported
+    shutil.copytree(CHECKOUT / "examples" / "other-stack", folder)
+    (folder / "venv").symlink_to(CHECKOUT / ".cache" / "venv")
+    env = {name: value for name, value in stacks.env.items() if name != CONFIG_FILE_VARIABLE}
+    engine.command("stack", "init", "home", cwd=folder, env=env)
+    run = engine.pulumi(["up", "--yes", "--skip-preview", "--stack", "home"], cwd=folder, env=env)
+    assert run.ok, run.explain()
+    outputs = stacks.outputs("cattle")
+    made = {file.name: file.read_text() for file in (folder / "made").iterdir()}
+    assert made["dnsmasq.conf"] == f"host-record=hermes.lan,{outputs['address']}\n"
+    assert made["known_hosts"] == f"{outputs['address']} {outputs['sshHostKey']}\n"
+    # The lab's stack has its API on loopback, which another machine does not reach.
+    assert made["api.env"] == f"HERMES_API_URL=\nHERMES_API_KEY={key}\n"
+    assert key not in "\n".join([*run.messages, run.stderr])
+    assert {file.stat().st_mode & 0o077 for file in (folder / "made").iterdir()} == {0}
+    again = engine.pulumi(["preview", "--stack", "home"], cwd=folder, env=env)
+    assert again.ok, again.explain()
+    assert again.changed == {}

@@ -7,15 +7,18 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulumi
 import pytest
 from pulumi.output import Unknown
 
+from applications.hermes.guest.names import MANAGED_ENV
 from applications.hermes.phases import Built, render_agent, render_configure
 from components import agent
 from components.access import Access
+from components.agent import PRINTS_API_KEY
 from components.attachment import _AttachmentProvider
 from components.cattle import Cattle
 from components.host_mounts import _HostMountsProvider
@@ -25,6 +28,7 @@ from components.preflight import cattle_check, host_spec, pet_check
 from components.state import OwnState
 from provisioning.plans import PhasePlan
 from proxmox.planning import AttachSpec
+from settings.outputs import OUTPUTS
 from settings.stack import KEY_FILE_VARIABLE, AgentStack
 from tests.settings import ENVIRONMENT
 from tests.settings import cattle as of_cattle
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 
 CANARY = "canary-5f1c"
 DISK = "local-lvm:vm-999-disk-1"
+IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
 ATTACH = AttachSpec(105, "pve", DISK, "/home/hermes", 999)
 SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on the wire to the engine
 
@@ -303,23 +308,53 @@ def test_each_plan_is_rendered_once(declare: Declare, monkeypatch: pytest.Monkey
     assert sorted(rendered) == ["agent", "baseline", "configure", "verify"]
 
 
-def test_the_outputs_are_the_promised_ones(declare: Declare) -> None:
+@pytest.mark.parametrize("given", [{}, {"agentApi": True}, {"agentMode": "docker", "agentImage": IMAGE}])
+def test_the_outputs_are_the_promised_ones_whatever_the_stack_is(declare: Declare, given: dict[str, object]) -> None:
     seen: dict[str, Any] = {}
+    cattle(declare, seen, **{"agentDashboard": False, **given})
+    promised = OUTPUTS["cattle"]
+    assert seen.keys() == promised.keys()
+    shapes = {"string": str, "integer": int, "object": dict}
+    assert [key for key, output in promised.items() if not isinstance(seen[key], shapes[output.kind])] == []
+    assert (seen["agentVersion"], seen["agentState"], seen["address"]) == ("0.19.0", "active", "192.0.2.5")
 
-    def program() -> None:
-        made = Cattle("c", settings(), attach=ATTACH, ssh_public_keys=["k"])
-        seen.update(made.exports)
-        pulumi.Output.all(**made.exports).apply(seen.update)
 
-    declare(program)
-    assert {
-        "vmid", "node", "hostname", "address", "sshKeyFile", "sshHostKey", "sshHostKeyFingerprint", "ssh",
-        "hardwareAddress",
-        "dashboard", "api", "agentVersion", "agentState", "agentMode", "volume", "seconds", "backup",
-    } == set(seen)  # fmt: skip
-    assert seen["agentVersion"] == "0.19.0"
-    assert seen["agentState"] == "active"
-    assert set(seen["seconds"]) == {"attach", "start", "ssh", "baseline", "agent", "configure", "verify"}
+def test_the_key_of_the_api_is_a_secret_and_no_log_shows_it(declare: Declare) -> None:
+    """Made in the cattle, the login reads it; declared, it is the setting."""
+    secrets: dict[str, Any] = {}
+
+    def exported(**given: object) -> Graph:
+        def run() -> None:
+            made = Cattle("cattle", settings(**given), attach=ATTACH, ssh_public_keys=["k"])
+            key = pulumi.Output.from_input(made.exports["apiKey"])
+            pulumi.Output.all(key, key.is_secret(), pulumi.Output.from_input(made.exports["agentState"])).apply(
+                lambda found: secrets.update(key=found[0], secret=found[1], state=found[2])
+            )
+
+        return declare(run)
+
+    off = exported()
+    assert secrets == {"key": "", "secret": False, "state": "active"}
+    assert "API_SERVER_KEY" not in off.resources["cattle-agent-login"].inputs["create"]
+    made = exported(agentApi=True)
+    login = made.resources["cattle-agent-login"]
+    assert (login.inputs["logging"], secrets["secret"]) == ("stderr", True)
+    assert "stdout" in made.options("cattle-agent-login").additionalSecretOutputs
+    assert "API_SERVER_KEY" in login.inputs["create"]
+    declared = "a-key-of-one-s-own-with-32-letters-"
+    own = exported(agentApi=True, agentApiKey=declared)
+    assert secrets == {"key": declared, "secret": True, "state": "active"}
+    assert declared not in str(own.resources["cattle-agent-login"].inputs)
+
+
+def test_the_line_that_reads_the_key_prints_it_alone(tmp_path: Path) -> None:
+    """After the state, and only what is written as configure writes it."""
+    key = "0123456789abcdef0123456789abcdef-_"
+    file = tmp_path / ".env"
+    file.write_text(f"A='b'\nAPI_SERVER_KEY='{key}'\nX_API_SERVER_KEY='other'\n")
+    script = PRINTS_API_KEY.replace(str(MANAGED_ENV), str(file))
+    done = subprocess.run(["sh", "-c", f"echo active; {script} # after 01"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"active\n{key}\n"
 
 
 def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Declare) -> None:
@@ -336,9 +371,6 @@ def test_without_a_dashboard_none_is_started_and_none_is_promised(declare: Decla
 
 
 # --- Docker mode --------------------------------------------------------------------------------
-
-IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
-
 
 IN_DOCKER = {"agentMode": "docker", "agentImage": IMAGE, "agentDashboard": False}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from settings.outputs import OUTPUTS
 from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, assert_plain
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ def test_up_attaches_before_the_only_start(both_seed: Deployed, with_both: Site)
     assert with_both.node.running(CATTLE)
     assert not with_both.node.running(PET)
     outputs = with_both.outputs("cattle")
+    assert outputs.keys() == OUTPUTS["cattle"].keys()
+    names = list(OUTPUTS["cattle"])
+    assert {outputs[name] for name in names[names.index("agentMode") + 1 :]} == {""}
     assert {key: outputs[key] for key in ("vmid", "node", "hostname", "volume", "agentMode")} == {
         "vmid": CATTLE,
         "node": NODE,

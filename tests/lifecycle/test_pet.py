@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from settings.outputs import OUTPUTS
 from tests.lifecycle.homesite import PET, Site, assert_plain
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def test_up_makes_what_is_declared(pet_seed: Deployed, with_pet: Site) -> None:
         "node": "pve",
         "volumes": {"hermes": {"volid": VOLID, "size": 2, "storage": "local-lvm", "path": "/mnt/hermes"}},
     }
+    assert with_pet.outputs("pet").keys() == OUTPUTS["pet"].keys()
 
 
 def test_nothing_to_do_is_nothing_done(with_pet: Site) -> None:
