@@ -28,7 +28,7 @@ _USERID = Prop(required=True, format=user_id, max_length=64)
 def register(router: Router) -> None:
     modify = on_path("/access/groups", "User.Modify")
     users = "/access/users"
-    router.add("GET", users, check=anybody)(user_list)
+    router.add("GET", users, check=anybody, params={"enabled": Prop("boolean"), "full": Prop("boolean")})(user_list)
     router.add(
         "POST",
         users,
@@ -115,14 +115,27 @@ def _shown_user(user: User) -> dict[str, object]:
 
 
 def user_list(call: Call) -> object:
-    """All users with User.Modify or Sys.Audit, else only the own entry."""
+    """All users with User.Modify or Sys.Audit, else only the own entry; ``full``: groups and tokens, too."""
     access = call.cluster.access
     all_of_them = access.allows(call.who, "/access/groups", ["User.Modify", "Sys.Audit"], any_of=True)
     return [
-        {"userid": name, "realm-type": name.rpartition("@")[2], **_shown_user(user)}
+        {
+            "userid": name,
+            "realm-type": name.rpartition("@")[2],
+            **_shown_user(user),
+            **(_memberships(user) if call.flag("full") else {}),
+        }
         for name, user in sorted(access.users.items())
-        if all_of_them or name == call.who.user
+        if (all_of_them or name == call.who.user) and call.get("enabled") in (None, str(int(user.enable)))
     ]
+
+
+# PVE/API2/User.pm, index
+def _memberships(user: User) -> dict[str, object]:
+    shown: dict[str, object] = {"groups": ",".join(sorted(user.groups))}
+    if user.tokens:
+        shown["tokens"] = _shown_tokens(user)
+    return shown
 
 
 def user_create(call: Call) -> None:
@@ -209,8 +222,12 @@ def _shown_token(token: Token) -> dict[str, object]:
     return shown
 
 
+def _shown_tokens(user: User) -> list[dict[str, object]]:
+    return [{"tokenid": name, **_shown_token(token)} for name, token in sorted(user.tokens.items())]
+
+
 def token_list(call: Call) -> object:
-    return [{"tokenid": name, **_shown_token(token)} for name, token in sorted(_find_user(call).tokens.items())]
+    return _shown_tokens(_find_user(call))
 
 
 def token_read(call: Call) -> object:
