@@ -169,6 +169,8 @@ class HermesAgent(pulumi.ComponentResource):
         """Of the container that runs; empty in bare-metal mode."""
         self.backup = configure.results.apply(lambda found: found.get("newest_backup") or "")
         """The newest backup that the stack made; empty where there is none."""
+        self.backup_state = verify.results.apply(lambda found: found.get("backup") or "")
+        """How it stood with the backups on schedule when the agent was verified."""
         self.register_outputs({"version": self.version, "state": self.state})
 
     def _warn_of_unknown(self, results: Mapping[str, Any]) -> None:

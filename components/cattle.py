@@ -159,6 +159,7 @@ class Cattle(pulumi.ComponentResource):
             "agentIdentity": hermes.identity,
             "agentState": hermes.state,
             "backup": hermes.backup,
+            "backupState": hermes.backup_state,
         }
 
 

@@ -67,6 +67,11 @@ OUTPUTS: dict[Role, dict[str, Output]] = {
             stable=False,
         ),
         "backup": Output("string", "The newest backup that the stack has made: its name on the volume.", stable=False),
+        "backupState": Output(
+            "string",
+            "How the last verification found the backups on schedule: `made`, `waiting`, `overdue`, `failed`, `off`.",
+            "0.2.0",
+        ),
     },
 }
 """By the role of the stack."""

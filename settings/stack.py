@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic.fields import FieldInfo
 
 from applications.hermes.settings import AgentSettings, BareMetalAgent, DockerAgent
+from applications.hermes.settings.backups import BackupSettings
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.declaration import DeclarationSettings
 from applications.hermes.settings.docker import DATA, BindMount, ContainerSettings, image_path
@@ -257,6 +258,7 @@ GROUPS: dict[str, tuple[type[Section], ...]] = {
         SourceSettings,
         ModelSettings,
         ServiceSettings,
+        BackupSettings,
         DashboardSettings,
         ApiSettings,
     ),

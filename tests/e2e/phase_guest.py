@@ -93,7 +93,7 @@ class Guest(Bench):
         """The settings of a stack with the lab's model and release; `given`: what differs, by its keys.
 
         With the API, by which a prompt takes a second instead of four. Without the dashboard, whose interface a
-        checkout has only where it is built (agentWebUi).
+        checkout has only where it is built (agentWebUi). Without backups on schedule: a test may run at that time.
         """
         usual = {
             "agentModelUrl": self.model.base_url,
@@ -106,6 +106,7 @@ class Guest(Bench):
             "agentWebUi": "prebuilt",
             "agentDashboard": False,
             "agentApi": True,
+            "agentBackupTimes": [],
             "cattleMountPath": self.home,
         }
         return cattle(**{**usual, **given})

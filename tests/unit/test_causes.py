@@ -125,7 +125,10 @@ CAUSES: dict[str, Row] = {
     "agentDashboard": Row(False, CONFIGURE, set(), {"agentWebUi": "build"}),
     "agentDocuments": Row({"SOUL.md": "Be kind."}, CONFIGURE, set()),
     "agentAuthFile": Row("FILE:two.json", CONFIGURE, set(), AUTH),
+    "agentBackupTimes": Row(["04:00"], CONFIGURE, set()),
+    "agentScheduledBackupsKept": Row(9, CONFIGURE, set()),
     "agentBackupsKept": Row(9, CONFIGURE, set()),
+    "agentBackupHome": Row(False, CONFIGURE, set()),
     # In Docker mode: another container, or not even a restart.
     "agentImage": Row(OTHER_IMAGE, UPDATE, {"another container"}, DOCKER),
     "agentBackend": Row("podman", UPDATE, {"another container"}, DOCKER),

@@ -35,7 +35,7 @@ SOURCES = {
     "journal",
     "read_bytes",
 }
-SOURCES |= {"prompt", "prompt_by_command", "check_prompt", "wait_for", "backups", "reader", "started_from"}
+SOURCES |= {"prompt", "prompt_by_command", "check_prompt", "wait_for", "backups", "prune", "reader", "started_from"}
 SAFE = {"said", "told", "quoted", "quote", "command", "to_paste", "name", "shown", "named", "lines_of", "plain_path"}
 SAFE |= {"names", "dumps", "int", "float", "len", "round", "bool", "isinstance"}
 SAFE |= {"answer_of", "proper_backup", "standing_of", "is_active", "how_it_failed", "start_again"}
@@ -53,7 +53,7 @@ SEEN = {
     ("_clear_up_after_others", "line"): "made of such texts as these",
     ("_clear_up_after_others", "_way_out(subject)"): "our own words; the name `subject` is beside a note",
     ("make", "made['path']"): "of a backup's form: answer_of has looked",
-    ("make", "made['files']"): "a number: answer_of has looked",
+    ("make", "count"): "numbers: answer_of has looked",
     ("make", "made['seconds']"): "a number: answer_of has looked",
     ("make", "', '.join(removed)"): "of a backup's form: answer_of has looked",
     ("list_backups", "size"): "numbers: proper_backup has looked",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from applications.hermes.guest import backups, update
+from applications.hermes.guest import backups, records, state, update
 from applications.hermes.guest.names import DASHBOARD, GATEWAY
+from applications.hermes.guest.update import Subject
 from provisioning.guest.common import Refusal
 from provisioning.guest.typed import as_json
 from tests.unit.switching import NEW, OLD, Killed, World, broken, killed, made, with_a_backup
@@ -109,6 +112,72 @@ def test_killed_or_broken_at_any_step_it_can_be_repeated_and_gone_back_from(tmp_
                 backups.restore(world.subject(), sorted(held)[1])
                 assert world.words() == ["first", "second"]
     assert number >= 8
+
+
+# ---- on schedule ----------------------------------------------------------------------------------------------------
+
+
+def timed(world: World, *times: str) -> Subject:
+    return Subject(replace(world.subject().facts, backup_times=times))
+
+
+def noted(world: World) -> dict[str, str]:
+    found: dict[str, str] = json.loads((world.root / "scheduled-backup.json").read_text())
+    return found
+
+
+def test_one_that_is_due_is_made_and_no_second(world: World) -> None:
+    every_minute = timed(world, *(f"{hour:02}:{minute:02}" for hour in range(24) for minute in range(60)))
+    (known,) = world.backups()
+    age(world, known["name"], "20200101T000000Z-1.0")
+    made = backups.scheduled(every_minute)
+    assert made["reason"] == "on schedule"
+    assert noted(world)["fault"] == ""
+    # Due again it is in a minute at the earliest; by then this one is older than a time of day.
+    in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).astimezone()
+    assert backups.scheduled(timed(world, f"{in_an_hour:%H:%M}")) == {}
+    assert len(world.backups()) == 2
+
+
+def age(world: World, name: str, older: str) -> None:
+    """Have a backup of ours be older than it is."""
+    folder = world.home / ".hermes-stack" / "backups"
+    (folder / name).rename(folder / older)
+    manifest = json.loads((folder / older / "manifest.json").read_text())
+    total = state.write_manifest(folder / older, {**manifest, "name": older})
+    records.forget(str(world.home), [name])
+    records.remember(str(world.home), older, total)
+
+
+@pytest.mark.parametrize("own", ["update", update.RESTORE])
+def test_none_is_made_of_data_that_are_in_between_and_that_is_noted(world: World, own: str) -> None:
+    world.subject().write_note(own, {"safety": "x"})
+    age(world, world.backups()[0]["name"], "20200101T000000Z-1.0")
+    with pytest.raises(Refusal, match="nothing is backed up before it is through"):
+        backups.scheduled(timed(world, "00:00"))
+    assert "ended in the middle" in noted(world)["fault"]
+    assert len(world.backups()) == 1
+
+
+def test_a_note_that_the_agent_has_planted_keeps_no_backup_from_being_made(world: World) -> None:
+    world.subject().write_note("update", {"backup": "b", "from": OLD, "to": "x", "stage": "started"})
+    (world.root / "notes" / "update.json").unlink()
+    age(world, world.backups()[0]["name"], "20200101T000000Z-1.0")
+    assert backups.scheduled(timed(world, "00:00"))["reason"] == "on schedule"
+
+
+def test_a_full_volume_is_noted_and_the_next_one_that_is_made_clears_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    age(world, world.backups()[0]["name"], "20200101T000000Z-1.0")
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "RESERVE", 1 << 60)
+        with pytest.raises(Refusal, match="needs"):
+            backups.scheduled(timed(world, "00:00"))
+    assert "lower agentBackupsKept, or grow the volume" in noted(world)["fault"]
+    assert "\n" not in noted(world)["fault"]
+    backups.scheduled(timed(world, "00:00"))
+    assert noted(world)["fault"] == ""
 
 
 # ---- as a program ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -221,13 +223,98 @@ def test_what_a_killed_run_left_is_no_backup_and_goes(home: Path) -> None:
 
 def test_the_newest_are_kept(home: Path) -> None:
     names = [make(home)["name"] for _ in range(4)]
-    removed = state.prune(home, 2)
+    removed = state.prune(home, 2, 1)
     assert sorted(removed) == sorted(names[:2])
     assert [each["name"] for each in state.all_backups(home)] == names[:1:-1]
     assert state.find(home, "latest")[1]["name"] == names[-1]
     with pytest.raises(state.StateError, match=f"there is no backup {names[0]}") as refused:
         state.find(home, names[0])
     assert names[-1] in str(refused.value)
+
+
+def test_what_the_timer_made_is_counted_by_itself(home: Path) -> None:
+    reasons = ["a test", state.SCHEDULED, state.SCHEDULED, "a test", state.SCHEDULED]
+    names = [state.make(home, home / ".hermes", "0.19.0", reason)["name"] for reason in reasons]
+    known = {each["name"]: each["sum"] for each in state.all_backups(home)}
+    # One that the agent has made and calls so is counted with what is not ours.
+    forged = state.make(home, home / ".hermes", "0.19.0", state.SCHEDULED)["name"]
+    assert set(state.prune(home, 1, 2, known)) == {names[0], names[1]}
+    assert {each["name"] for each in state.all_backups(home)} == {names[2], names[3], names[4], forged}
+
+
+def workspace(home: Path) -> Path:
+    """Beside the data: work with a lock file and a database that is in use, and what no backup has."""
+    work = home / "workspace"
+    (work / "node_modules").mkdir(parents=True)
+    (work / "node_modules" / "noise").write_text("noise")
+    (work / "uv.lock").write_text("of the work")
+    (work / "plan.md").write_text("first")
+    (work / "escape").symlink_to("/etc/shadow")
+    write(work / "notes.db", "PRAGMA journal_mode=WAL", "CREATE TABLE sessions (id)")
+    for name in (".hermes-stack-backups.json", "lost+found"):
+        (home / name).write_text("not the agent's")
+    return work
+
+
+def test_with_the_rest_of_the_home_it_holds_the_work_and_gives_it_back(home: Path) -> None:
+    work, data = workspace(home), home / ".hermes"
+    with contextlib.closing(sqlite3.connect(work / "notes.db")) as writer:
+        writer.execute("INSERT INTO sessions VALUES ('mine')")
+        writer.commit()
+        made = state.make(home, data, "0.19.0", "a test", rest=True)
+    copy = kept(home, made["name"]) / "home"
+    assert {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file() or path.is_symlink()} == {
+        "workspace/uv.lock", "workspace/plan.md", "workspace/notes.db",
+    }  # fmt: skip
+    assert made["home"]["workspace/escape"] == {"kind": "link", "to": "/etc/shadow"}
+    assert sessions(copy / "workspace" / "notes.db") == ["mine"]
+    again = state.make(home, data, "0.19.0", "a test", rest=True)
+    assert (copy / "workspace" / "plan.md").samefile(kept(home, again["name"]) / "home" / "workspace" / "plan.md")
+
+    (work / "plan.md").unlink()
+    (work / "later.md").write_text("later")
+    (data / "memories" / "MEMORY.md").unlink()
+    state.restore(home, data, made["name"])
+    assert (work / "plan.md").read_text() == "first"
+    assert not (work / "later.md").exists()
+    assert (work / "node_modules" / "noise").exists()
+    assert (work / "escape").readlink() == Path("/etc/shadow")
+    assert (data / "memories" / "MEMORY.md").read_text() == "the cat is called Miez"
+    assert (home / ".hermes-stack-backups.json").read_text() == "not the agent's"
+
+
+def test_what_has_no_rest_of_the_home_leaves_it_as_it_is(home: Path) -> None:
+    name = make(home)["name"]
+    work = workspace(home)
+    state.restore(home, home / ".hermes", name)
+    assert (work / "plan.md").read_text() == "first"
+    assert "home" not in state.find(home, name)[1]
+
+
+@pytest.mark.parametrize("rest", [[], {"../../etc/passwd": {"kind": "file", "size": 1}}, {"a": {"kind": "pipe"}}])
+def test_a_forged_rest_of_the_home_is_no_backup(home: Path, rest: Any) -> None:
+    name = make(home)["name"]
+    manifest = kept(home, name) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "home": rest}))
+    assert state.all_backups(home) == []
+
+
+def test_a_file_that_nobody_may_read_does_not_keep_the_rest_from_being_kept(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace(home)
+    copy = shutil.copy2
+
+    def refused(source: Any, target: Any, **how: Any) -> Any:
+        if Path(source).name == "plan.md":
+            raise PermissionError(13, "Permission denied", str(source))
+        return copy(source, target, **how)
+
+    monkeypatch.setattr(shutil, "copy2", refused)
+    made = state.make(home, home / ".hermes", "0.19.0", "a test", rest=True)
+    assert "workspace/plan.md" not in made["home"]
+    assert "workspace/uv.lock" in made["home"]
+    assert "workspace/plan.md can't be read (Permission denied)" in capsys.readouterr().err
 
 
 def test_two_at_a_time_are_refused(home: Path) -> None:

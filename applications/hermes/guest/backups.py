@@ -1,6 +1,7 @@
-"""Backups by hand: make one, list them, go back to one. Installed as /usr/local/lib/hermes-stack/backups, for root.
+"""Backups: make one, list them, go back to one. Installed as /usr/local/lib/hermes-stack/backups, for root.
 
     backups make | list | restore NAME|latest [--unknown]
+    backups scheduled                                           by the timer: make one if it is due
 
 A backup lies in the home, so the agent can change it or make one: what goes back by itself is one that the stack made,
 as it was made (records.py). As a job of the stack (HP_JOB set) the result goes to result.json as well.
@@ -13,11 +14,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from applications.hermes.guest import schedule
 from applications.hermes.guest.inputs import Facts
 from applications.hermes.guest.names import FACTS, KEPT_FOLDER
+from applications.hermes.guest.state import SCHEDULED
 from applications.hermes.guest.update import (
     CHANGED,
     FOREIGN,
@@ -40,21 +44,51 @@ ASKED_FOR = "asked for"
 STANDING = {OURS: "", CHANGED: "changed since the stack made it, ", FOREIGN: "not one that the stack made, "}
 
 
-def make(subject: Subject) -> dict[str, Any]:
+def make(subject: Subject, reason: str = ASKED_FOR) -> dict[str, Any]:
     """A backup of now, then those too many are removed."""
-    made = subject.state("make", "--version", version_now(), "--reason", ASKED_FOR)
+    rest = ["--home"] if subject.facts.backup_home else []
+    made = subject.state("make", "--version", version_now(), "--reason", reason, *rest)
     made["path"] = f"{subject.facts.home}/{KEPT_FOLDER}/backups/{made['name']}"
-    removed = subject.state("prune", str(subject.facts.backups_kept))["removed"]
-    print(f"backed up: {made['path']}\n  {made['files']} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s")
+    removed = subject.prune()
+    count = made["files"] + made.get("home", 0)
+    print(f"backed up: {made['path']}\n  {count} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s")
     if removed:
         print(f"  older ones removed: {', '.join(removed)}")
     return made
 
 
+def scheduled(subject: Subject) -> dict[str, Any]:
+    """A backup if one is due. How it ended is noted down, for who asks how the agent is."""
+    if not schedule.is_due(subject.facts.backup_times, newest_of(subject.backups()), datetime.now().astimezone()):
+        print("backups: none is due")
+        return {}
+    try:
+        refuse_in_between(subject)
+        made = make(subject, SCHEDULED)
+    except (Refusal, OSError) as error:
+        schedule.note(str(error))
+        raise
+    schedule.note("")
+    return made
+
+
+def refuse_in_between(subject: Subject) -> None:
+    """Refusal while an update or a restore is under way.
+
+    By the container's own note alone: the agent can write the one on the volume, and would keep itself from being kept.
+    """
+    for own in ("update", RESTORE):
+        if subject.own_note(own) is not None:
+            raise Refusal(
+                f"an update or a restore is under way or was ended in the middle ({subject.note_path(own)}): "
+                "nothing is backed up before it is through. Run `pulumi up`, or the restore again."
+            )
+
+
 def list_backups(subject: Subject) -> dict[str, Any]:
     found = subject.backups()
     for each in found:
-        size = f"{each['files']:>6} files {each['bytes'] / 1e6:>9.1f} MB"
+        size = f"{each['files'] + each.get('home', 0):>6} files {each['bytes'] / 1e6:>9.1f} MB"
         print(f"{each['name']:<44} {size}  {STANDING[each['standing']]}{said(each['reason'])}")
     if not found:
         print("There are no backups yet.")
@@ -102,7 +136,10 @@ def restore(subject: Subject, name: str, *, unknown: bool = False) -> dict[str, 
         print(f"restore: an earlier one was ended in the middle; the state from before it is {begun}")
         safety = str(begun)
     else:
-        safety = str(subject.state("make", "--version", version, "--reason", f"before going back to {name}")["name"])
+        # What goes back is kept, and no more: where it has not the rest of the home, that stays as it is.
+        rest = ["--home"] if any(each["name"] == name and "home" in each for each in every) else []
+        reason = f"before going back to {name}"
+        safety = str(subject.state("make", "--version", version, "--reason", reason, *rest)["name"])
         print(f"restore: the present state is kept as {safety}")
     back = f"Back to the state from before: {command('scripts/agent', 'restore', safety)}"
     try:
@@ -155,6 +192,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="backups", description="Back up the agent's data, and go back.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("make", help="make one now")
+    verbs.add_parser("scheduled", help="make one if it is due")
     verbs.add_parser("list", help="those that there are, newest first")
     verb = verbs.add_parser("restore", help="go back to one")
     verb.add_argument("name", help="a name of the list, or latest: the newest whole one that the stack made")
@@ -165,7 +203,7 @@ def main() -> int:
         if options.verb == "restore":
             result = restore(subject, options.name, unknown=options.unknown)
         else:
-            result = make(subject) if options.verb == "make" else list_backups(subject)
+            result = {"make": make, "scheduled": scheduled, "list": list_backups}[options.verb](subject)
     except (Refusal, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

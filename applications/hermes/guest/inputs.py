@@ -174,6 +174,9 @@ class Facts:
     probe: Probe
     container: bool = False
     home_on_root: bool = False
+    backup_times: tuple[str, ...] = ()
+    scheduled_backups_kept: int = 7
+    backup_home: bool = True
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ Root writes here by the open folder alone, which is a mount point: no path is wa
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -28,6 +30,28 @@ LIMIT = 1 << 20
 NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9][A-Za-z0-9.+_-]{0,100}\Z")
 """As state.py names a backup: UTC and the version. It is plain in every shell."""
 SUM = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@contextlib.contextmanager
+def one_at_a_time(seconds: float) -> Iterator[None]:
+    """Nobody else of ours works on the backups meanwhile: a backup on schedule must not refuse an update its own.
+
+    Waits so long, then Refusal. The lock of state.py itself is in the home, where the agent can hold it.
+    """
+    HERE.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
+    with HERE.with_suffix(".lock").open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    raise Refusal(
+                        f"another backup or restore is at work for {seconds:g} s. Wait for its end."
+                    ) from None
+            time.sleep(0.2)
+        yield
 
 
 def known(home: str) -> dict[str, str]:

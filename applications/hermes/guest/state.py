@@ -1,15 +1,16 @@
 #!/usr/bin/python3 -I
 """State: copy the agent's data to a backup on the same volume, and give it back. As the agent's user, never as root.
 
-    state.py HOME DATA make --version V --reason WORDS     the gateway may run
+    state.py HOME DATA make --version V --reason WORDS [--home]     the gateway may run
     state.py HOME DATA freshen NAME                        services stopped: what changed since `make`
     state.py HOME DATA undo NAME --version V               services stopped: give back what version V has migrated
     state.py HOME DATA restore NAME                        services stopped: the data as they were
-    state.py HOME DATA list | prune KEEP
+    state.py HOME DATA list | prune KEEP KEEP_SCHEDULED
 
 HOME is the account's home, DATA the agent's (HERMES_HOME); the backups are in HOME/.hermes-stack/backups. A backup is
-a folder UTC-VERSION with manifest.json and `data`, the files as they were. It is made beside and renamed: what has
-another name than that is none. Files that did not change since the backup before are hard links to it.
+a folder UTC-VERSION with manifest.json and `data`, the files as they were; with --home also `home`, the rest of the
+home. It is made beside and renamed: what has another name than that is none. Files that did not change since the backup
+before are hard links to it.
 
 The last line of the standard output is JSON; errors go to the standard error, status 1. Each may be followed by
 `--known JSON`: the SHA-256 of the manifests of the backups that are known to be ours, by name. What lies there besides
@@ -38,7 +39,8 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,8 @@ VOLATILE = {
     "gateway.heartbeat", "ticker_heartbeat", "ticker_last_success", "channel_directory.json", ".update_check",
 }  # fmt: skip
 SIDECARS = ("-wal", "-shm", "-journal")
+SCHEDULED = "on schedule"
+"""The reason of a backup that the timer made: these are counted by themselves."""
 # What a new version may rewrite at its start, and where a file that is gone was moved by it and not by its age.
 CONFIGURATION = {"config.yaml", ".env", "auth.json", "cron/jobs.json"}
 CONTENT = ("memories/", "sessions/", "skills/", "hooks/", "SOUL.md")
@@ -112,24 +116,50 @@ def sum_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def scan(data: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Files, links and folders that belong into a backup: path below `data`, and its lstat."""
-    for folder, folders, names in os.walk(data):
-        here = Path(folder)
-        at_the_top = here == data
-        folders[:] = sorted(
-            name for name in folders if name not in EVERYWHERE and not (at_the_top and name in AT_THE_TOP)
-        )
-        for name in sorted([*folders, *names]):
-            path = here / name
-            if name in VOLATILE or name.endswith(".lock"):
-                continue
-            if any(name.endswith(end) and is_database(path.with_name(name[: -len(end)])) for end in SIDECARS):
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                found = path.lstat()
-                if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
-                    yield path.relative_to(data).as_posix(), found
+@dataclass(frozen=True)
+class Tree:
+    """A folder that a backup holds. `field`: of the manifest; `folder`: of the backup; `leave`: no part of it."""
+
+    field: str
+    folder: str
+    top: Path
+    leave: Callable[[Path], bool]
+
+    def scan(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Files, links and folders that belong into a backup: path below `top`, and its lstat."""
+        for folder, folders, names in os.walk(self.top):
+            here = Path(folder)
+            folders[:] = sorted(name for name in folders if name not in EVERYWHERE and not self.leave(here / name))
+            for name in sorted([*folders, *names]):
+                path = here / name
+                if self.leave(path):
+                    continue
+                if any(name.endswith(end) and is_database(path.with_name(name[: -len(end)])) for end in SIDECARS):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    found = path.lstat()
+                    if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
+                        yield path.relative_to(self.top).as_posix(), found
+
+
+def tree_of_data(data: Path) -> Tree:
+    """The agent's own data."""
+
+    def leave(path: Path) -> bool:
+        return path.name in VOLATILE or path.name.endswith(".lock") or (path.parent == data and path.name in AT_THE_TOP)
+
+    return Tree("files", "data", data, leave)
+
+
+def trees_of(home: Path, data: Path, manifest: Manifest) -> list[Tree]:
+    """What a backup holds: the agent's data, and where it has that the rest of the home."""
+
+    def leave(path: Path) -> bool:
+        # The backups themselves, the stack's notes and its record; and what is the file system's own.
+        return path == data or (path.parent == home and (path.name.startswith(KEPT) or path.name == "lost+found"))
+
+    rest = [Tree("home", "home", home, leave)] if "home" in manifest and data != home else []
+    return [tree_of_data(data), *rest]
 
 
 def mark(path: Path) -> list[list[int]]:
@@ -216,9 +246,9 @@ def copy_database(source: Path, target: Path) -> None:
     shutil.copystat(source, target)
 
 
-def copy_into(data: Path, folder: Path, path: str, found: os.stat_result) -> Manifest | None:
+def copy_into(tree: Tree, backup: Path, path: str, found: os.stat_result) -> Manifest | None:
     """Copy one entry; its line of the manifest, or None when it has gone meanwhile."""
-    source, target = data / path, folder / path
+    source, target = tree.top / path, backup / tree.folder / path
     mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISDIR(found.st_mode):
         target.mkdir(parents=True, exist_ok=True)
@@ -252,6 +282,12 @@ def copy_into(data: Path, folder: Path, path: str, found: os.stat_result) -> Man
         aside.replace(target)
     except FileNotFoundError:
         aside.unlink(missing_ok=True)
+        return None
+    except PermissionError as error:
+        if tree.field == "files":
+            raise
+        # Somebody else's, or closed on purpose. The rest is worth more than this one.
+        say(f"{path} can't be read ({error.strerror}); it is in no backup")
         return None
     size = target.stat().st_size
     return {"kind": "file", "mode": mode, "size": size, "sha256": sum_of(target), "marks": marks}
@@ -330,21 +366,33 @@ def manifest_of(folder: Path) -> Manifest | None:
     if fault := fault_of(manifest, folder.name):
         say(f"{folder.name} is left out: {fault}")
         return None
-    return {**{field: manifest[field] for field in FIELDS}, "sum": hashlib.sha256(content).hexdigest()}
+    return fields_of(manifest) | {"sum": hashlib.sha256(content).hexdigest()}
+
+
+def fields_of(manifest: Manifest) -> Manifest:
+    """What the file of a manifest holds."""
+    return {field: manifest[field] for field in (*FIELDS, "home") if field in manifest}
+
+
+def size_of(manifest: Manifest) -> int:
+    """Bytes of all files of a backup."""
+    return sum(line.get("size", 0) for field in ("files", "home") for line in manifest.get(field, {}).values())
 
 
 def fault_of(manifest: Any, name: str) -> str | None:
     """What keeps a parsed manifest from being one, in words; None when nothing does."""
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         return "its manifest is of another format"
-    wrong = [field for field, kind in FIELDS.items() if type(manifest.get(field)) is not kind]
+    kinds = FIELDS | ({"home": dict} if "home" in manifest else {})
+    wrong = [field for field, kind in kinds.items() if type(manifest.get(field)) is not kind]
     if wrong:
         return f"its manifest has no proper {', '.join(wrong)}"
     if manifest["name"] != name or not NAME.match(name):
         return "its manifest has another name"
-    if manifest["bytes"] < 0 or not all(proper_path(path) for path in manifest["files"]):
+    rest = manifest.get("home", {})
+    if manifest["bytes"] < 0 or not all(proper_path(path) for path in (*manifest["files"], *rest)):
         return "its manifest names a file that can't be one of the agent's data"
-    if not all(proper_line(line) for line in manifest["files"].values()):
+    if not all(proper_line(line) for line in (*manifest["files"].values(), *rest.values())):
         return "its manifest tells something of a file that can't be"
     return None
 
@@ -397,7 +445,7 @@ def find(home: Path, name: str, known: Known = None) -> tuple[Path, Manifest]:
 def write_manifest(folder: Path, manifest: Manifest) -> str:
     """Answers its SHA-256."""
     part = folder / ".manifest.part"
-    content = json.dumps({field: manifest[field] for field in FIELDS}).encode()
+    content = json.dumps(fields_of(manifest)).encode()
     part.write_bytes(content)
     part.replace(folder / "manifest.json")
     return hashlib.sha256(content).hexdigest()
@@ -412,52 +460,31 @@ def new_name(folder: Path, version: str, end: str = "") -> str:
     return name
 
 
-def make(home: Path, data: Path, version: str, reason: str, known: Known = None) -> Manifest:
-    """A backup of the data as it is. StateError when there is no room for it; then nothing is left of it."""
+def make(home: Path, data: Path, version: str, reason: str, known: Known = None, *, rest: bool = False) -> Manifest:
+    """A backup of the data as it is, with `rest` of the whole home. StateError when there is no room; then nothing is
+    left of it."""
     with exclusive(home) as folder:
-        whole = (manifest for manifest in all_backups(home) if not manifest["partial"])
-        before = next((manifest for manifest in whole if is_known(manifest, known)), None)
-        linkable = before["files"] if before else {}
-        entries = list(scan(data))
-
-        def same(path: str, found: os.stat_result) -> bool:
-            old = linkable.get(path, {})
-            return (
-                stat.S_ISREG(found.st_mode)
-                and old.get("kind") == "file"
-                and old.get("mode") == stat.S_IMODE(found.st_mode)
-                and old.get("marks") == mark(data / path)
-            )
-
-        copied = [(path, found) for path, found in entries if not same(path, found)]
-        need_room(folder, sum(found.st_size for _, found in copied if stat.S_ISREG(found.st_mode)), "a backup")
+        whole = [each for each in all_backups(home) if not each["partial"] and is_known(each, known)]
         name = new_name(folder, version)
+        manifest: Manifest = {
+            "format": FORMAT,
+            "name": name,
+            "version": version,
+            "reason": reason,
+            "partial": False,
+            "created": "",
+            "bytes": 0,
+            "files": {},
+            **({"home": {}} if rest else {}),
+        }
+        copies = [Copy.begun(tree, folder, whole) for tree in trees_of(home, data, manifest)]
+        need_room(folder, sum(copy.needed for copy in copies), "a backup")
         making = folder / f"{MAKING}{name}"
         making.mkdir(mode=0o700)
         try:
-            files: dict[str, Any] = {}
-            (making / "data").mkdir()
-            for path, found in entries:
-                if before and same(path, found):
-                    target = making / "data" / path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with contextlib.suppress(OSError):
-                        os.link(folder / str(before["name"]) / "data" / path, target)
-                        files[path] = linkable[path]
-                        continue
-                line = copy_into(data, making / "data", path, found)
-                if line is not None:
-                    files[path] = line
-            manifest = {
-                "format": FORMAT,
-                "name": name,
-                "version": version,
-                "reason": reason,
-                "partial": False,
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "bytes": sum(line.get("size", 0) for line in files.values()),
-                "files": files,
-            }
+            for copy in copies:
+                manifest[copy.tree.field] = copy.carried_out(making)
+            manifest |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "bytes": size_of(manifest)}
             manifest["sum"] = write_manifest(making, manifest)
             sync(making)
             making.rename(folder / name)
@@ -475,36 +502,94 @@ def make(home: Path, data: Path, version: str, reason: str, known: Known = None)
         return manifest
 
 
+@dataclass(frozen=True)
+class Copy:
+    """A tree that is about to be copied. `before`: what the last backup has of it, in `linkable`, by path."""
+
+    tree: Tree
+    entries: list[tuple[str, os.stat_result]]
+    before: Path
+    linkable: Manifest
+
+    @classmethod
+    def begun(cls, tree: Tree, folder: Path, whole: list[Manifest]) -> Copy:
+        """Of the backups that are there, newest first, the newest that has this tree counts."""
+        last = next((each for each in whole if tree.field in each), None)
+        before = folder / str(last["name"]) / tree.folder if last else folder
+        return cls(tree, list(tree.scan()), before, last[tree.field] if last else {})
+
+    def same(self, path: str, found: os.stat_result) -> bool:
+        """Whether a file is what the last backup has."""
+        old = self.linkable.get(path, {})
+        return (
+            stat.S_ISREG(found.st_mode)
+            and old.get("kind") == "file"
+            and old.get("mode") == stat.S_IMODE(found.st_mode)
+            and old.get("marks") == mark(self.tree.top / path)
+        )
+
+    @property
+    def needed(self) -> int:
+        """Bytes that have to be copied."""
+        return sum(
+            found.st_size for path, found in self.entries if stat.S_ISREG(found.st_mode) and not self.same(path, found)
+        )
+
+    def carried_out(self, making: Path) -> Manifest:
+        """The lines of the manifest, by path."""
+        lines: Manifest = {}
+        (making / self.tree.folder).mkdir()
+        for path, found in self.entries:
+            if self.same(path, found):
+                target = making / self.tree.folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(OSError):
+                    os.link(self.before / path, target)
+                    lines[path] = self.linkable[path]
+                    continue
+            line = copy_into(self.tree, making, path, found)
+            if line is not None:
+                lines[path] = line
+        return lines
+
+
 def freshen(home: Path, data: Path, name: str, known: Known = None) -> Manifest:
     """Bring a backup to the state of now; the services are stopped. Returns the bytes that were copied, and its sum."""
     with exclusive(home):
         folder, manifest = find(home, name, known)
-        files: dict[str, Any] = manifest["files"]
-        entries = dict(scan(data))
-        changed = {
-            path: found
-            for path, found in entries.items()
-            if path not in files
-            or (stat.S_ISREG(found.st_mode) and files[path].get("marks") != mark(data / path))
-            or (stat.S_ISLNK(found.st_mode) and files[path].get("to") != str((data / path).readlink()))
-        }
         copied = 0
-        for path, found in sorted(changed.items(), key=lambda item: item[1].st_size):
-            if copied + found.st_size > FRESHEN_LIMIT and path in files:
-                say(f"{path} is large and has changed during the backup: the copy made a moment before counts")
-                continue
-            line = copy_into(data, folder / "data", path, found)
-            if line is not None:
-                files[path] = line
-                copied += found.st_size if stat.S_ISREG(found.st_mode) else 0
-        for path in [path for path in files if path not in entries]:
-            line = files.pop(path)
-            if line["kind"] in ("file", "database"):
-                (folder / "data" / path).unlink(missing_ok=True)
-        manifest["bytes"] = sum(line.get("size", 0) for line in files.values())
+        for tree in trees_of(home, data, manifest):
+            copied += freshen_tree(tree, folder, manifest[tree.field], FRESHEN_LIMIT - copied)
+        manifest["bytes"] = size_of(manifest)
         total = write_manifest(folder, manifest)
         sync(folder)
         return {"bytes": copied, "sum": total}
+
+
+def freshen_tree(tree: Tree, folder: Path, files: Manifest, most: int) -> int:
+    """Bring one tree of a backup to the state of now, and its lines; at most so many bytes. Returns how many."""
+    entries = dict(tree.scan())
+    changed = {
+        path: found
+        for path, found in entries.items()
+        if path not in files
+        or (stat.S_ISREG(found.st_mode) and files[path].get("marks") != mark(tree.top / path))
+        or (stat.S_ISLNK(found.st_mode) and files[path].get("to") != str((tree.top / path).readlink()))
+    }
+    copied = 0
+    for path, found in sorted(changed.items(), key=lambda item: item[1].st_size):
+        if copied + found.st_size > most and path in files:
+            say(f"{path} is large and has changed during the backup: the copy made a moment before counts")
+            continue
+        line = copy_into(tree, folder, path, found)
+        if line is not None:
+            files[path] = line
+            copied += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    for path in [path for path in files if path not in entries]:
+        line = files.pop(path)
+        if line["kind"] in ("file", "database"):
+            (folder / tree.folder / path).unlink(missing_ok=True)
+    return copied
 
 
 def migrated(data: Path, folder: Path, manifest: Manifest) -> list[str]:
@@ -528,7 +613,7 @@ def migrated(data: Path, folder: Path, manifest: Manifest) -> list[str]:
             and shape_of(now) != shape_of(folder / "data" / path)
         ):
             found.append(path)
-    for path, status in scan(data):
+    for path, status in tree_of_data(data).scan():
         fresh = path not in files and stat.S_ISREG(status.st_mode)
         if fresh and (is_database(data / path) or path in CONFIGURATION):
             found.append(path)
@@ -545,7 +630,7 @@ def undo(home: Path, data: Path, name: str, version: str, known: Known = None) -
         paths = migrated(data, folder, manifest)
         if not paths:
             return {"restored": [], "set_aside": None}
-        refuse_changed(folder, {path: manifest["files"][path] for path in paths if path in manifest["files"]})
+        refuse_changed(folder / "data", {path: manifest["files"][path] for path in paths if path in manifest["files"]})
         aside_name = new_name(backups, version, "-set-aside")
         aside = backups / aside_name
         kept: dict[str, Any] = {}
@@ -577,7 +662,7 @@ def undo(home: Path, data: Path, name: str, version: str, known: Known = None) -
             sync(aside)
         for path in paths:
             if path in manifest["files"]:
-                give_back(folder, data, path, manifest["files"][path])
+                give_back(folder / "data" / path, data / path, manifest["files"][path])
             else:
                 remove(data / path)
         sync(data)
@@ -585,15 +670,19 @@ def undo(home: Path, data: Path, name: str, version: str, known: Known = None) -
 
 
 def refuse_changed(folder: Path, files: Manifest) -> None:
-    """StateError when a file of a backup is not what it was when it was made. Those of older programs have no sums."""
-    lost = [path for path, line in files.items() if "size" in line and not (folder / "data" / path).is_file()]
+    """StateError when a file of a backup is not what it was when it was made. Those of older programs have no sums.
+
+    `folder`: the backup's, of one tree.
+    """
+    name = folder.parent.name
+    lost = [path for path, line in files.items() if "size" in line and not (folder / path).is_file()]
     if lost:
-        raise StateError(f"the backup {folder.name} has lost files, {lost[0]!a} the first of {len(lost)}. Use another.")
+        raise StateError(f"the backup {name} has lost files, {lost[0]!a} the first of {len(lost)}. Use another.")
     sums = {path: line["sha256"] for path, line in files.items() if line.get("sha256")}
-    wrong = [path for path, noted in sums.items() if sum_of(folder / "data" / path) != noted]
+    wrong = [path for path, noted in sums.items() if sum_of(folder / path) != noted]
     if wrong:
         raise StateError(
-            f"the backup {folder.name} has been changed since it was made: {wrong[0]!a} is the first of {len(wrong)} "
+            f"the backup {name} has been changed since it was made: {wrong[0]!a} is the first of {len(wrong)} "
             "files. Use another."
         )
 
@@ -604,9 +693,8 @@ def remove(path: Path) -> None:
         path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
 
 
-def give_back(folder: Path, data: Path, path: str, line: Manifest) -> None:
+def give_back(source: Path, target: Path, line: Manifest) -> None:
     """One entry as it was. A database's logs belong to what is replaced, and go first: they would be played into it."""
-    target = data / path
     if line["kind"] == "folder":
         if os.path.lexists(target) and (target.is_symlink() or not target.is_dir()):
             target.unlink()
@@ -621,7 +709,7 @@ def give_back(folder: Path, data: Path, path: str, line: Manifest) -> None:
     if line["kind"] == "link":
         part.symlink_to(line["to"])
     else:
-        shutil.copy2(folder / "data" / path, part)
+        shutil.copy2(source, part)
         part.chmod(line.get("mode", 0o600))
     if line["kind"] == "database":
         for end in SIDECARS:
@@ -636,35 +724,51 @@ def restore(home: Path, data: Path, name: str, known: Known = None) -> int:
     """
     with exclusive(home):
         folder, manifest = find(home, name, known)
-        files: dict[str, Any] = manifest["files"]
-        refuse_changed(folder, files)
+        trees = trees_of(home, data, manifest)
+        for tree in trees:
+            refuse_changed(folder / tree.folder, manifest[tree.field])
 
-        def same(path: str, line: Manifest) -> bool:
-            return line["kind"] == "file" and line.get("marks") == mark(data / path)
+        def same(tree: Tree, path: str, line: Manifest) -> bool:
+            return line["kind"] == "file" and line.get("marks") == mark(tree.top / path)
 
-        changed = [(path, line) for path, line in files.items() if not same(path, line)]
-        need_room(data, sum(line.get("size", 0) for _, line in changed), "the restore")
-        for path, line in changed:
-            give_back(folder, data, path, line)
-        if not manifest["partial"]:
-            extra = [path for path, _ in scan(data) if path not in files]
-            for path in sorted(extra, reverse=True):
-                if (data / path).is_dir() and not (data / path).is_symlink():
-                    with contextlib.suppress(OSError):  # not empty: it holds what no backup holds
-                        (data / path).rmdir()
-                else:
-                    remove(data / path)
+        changed = [
+            (tree, path, line)
+            for tree in trees
+            for path, line in manifest[tree.field].items()
+            if not same(tree, path, line)
+        ]
+        need_room(data, sum(line.get("size", 0) for _, _, line in changed), "the restore")
+        for tree, path, line in changed:
+            give_back(folder / tree.folder / path, tree.top / path, line)
+        for tree in trees if not manifest["partial"] else ():
+            remove_later(tree, manifest[tree.field])
         sync(data)
-        return sum(line["kind"] != "folder" for _, line in changed)
+        return sum(line["kind"] != "folder" for _, _, line in changed)
 
 
-def prune(home: Path, keep: int, known: Known = None) -> list[str]:
-    """Remove all whole backups but the newest `keep`, likewise of those set aside, and of those that are not known."""
+def remove_later(tree: Tree, files: Manifest) -> None:
+    """Remove what is in a tree and not in its backup."""
+    extra = [path for path, _ in tree.scan() if path not in files]
+    for path in sorted(extra, reverse=True):
+        now = tree.top / path
+        if now.is_dir() and not now.is_symlink():
+            with contextlib.suppress(OSError):  # not empty: it holds what no backup holds
+                now.rmdir()
+        else:
+            remove(now)
+
+
+def prune(home: Path, keep: int, scheduled: int, known: Known = None) -> list[str]:
+    """Remove old backups of ours: all but the newest `keep`, and of those that the timer made but the newest
+    `scheduled`. Of those set aside, and of those that are not known, the newest `keep` stay."""
     with exclusive(home) as folder:
         gone = []
-        every = [((each["partial"], is_known(each, known)), each) for each in all_backups(home)]
-        for kind in ((partial, ours) for partial in (False, True) for ours in (False, True)):
-            for manifest in [each for found, each in every if found == kind][keep:]:
+        kinds: dict[tuple[bool, bool, bool], list[Manifest]] = {}
+        for each in all_backups(home):
+            ours = is_known(each, known)
+            kinds.setdefault((each["partial"], ours, ours and each["reason"] == SCHEDULED), []).append(each)
+        for (_, _, on_schedule), found in kinds.items():
+            for manifest in found[scheduled if on_schedule else keep :]:
                 name = str(manifest["name"])
                 # Under another name first: half removed it would still be taken for one.
                 (folder / name).rename(folder / f"{MAKING}{name}")
@@ -674,7 +778,8 @@ def prune(home: Path, keep: int, known: Known = None) -> list[str]:
 
 
 def summary(manifest: Manifest) -> Manifest:
-    return {key: value for key, value in manifest.items() if key != "files"} | {"files": len(manifest["files"])}
+    """With numbers in the place of the files; `home` is there where the backup has the rest of the home."""
+    return {key: len(value) if key in ("files", "home") else value for key, value in manifest.items()}
 
 
 def main() -> int:
@@ -691,6 +796,7 @@ def main() -> int:
     verb = verbs.add_parser("make", parents=[every])
     verb.add_argument("--version", required=True)
     verb.add_argument("--reason", required=True)
+    verb.add_argument("--home", dest="rest", action="store_true", help="with the rest of the home")
     verbs.add_parser("freshen", parents=[every]).add_argument("name")
     verb = verbs.add_parser("undo", parents=[every])
     verb.add_argument("name")
@@ -699,12 +805,15 @@ def main() -> int:
     verb.add_argument("name")
     verb.add_argument("--unknown", action="store_true", help="also when it was changed since it was made")
     verbs.add_parser("list", parents=[every])
-    verbs.add_parser("prune", parents=[every]).add_argument("keep", type=int)
+    verb = verbs.add_parser("prune", parents=[every])
+    verb.add_argument("keep", type=int)
+    verb.add_argument("scheduled", type=int)
     options = parser.parse_args()
     began = time.monotonic()
     try:
         if options.verb == "make":
-            result: Any = summary(make(options.home, options.data, options.version, options.reason, options.known))
+            made = make(options.home, options.data, options.version, options.reason, options.known, rest=options.rest)
+            result: Any = summary(made)
         elif options.verb == "freshen":
             result = freshen(options.home, options.data, options.name, options.known)
         elif options.verb == "undo":
@@ -715,7 +824,7 @@ def main() -> int:
         elif options.verb == "list":
             result = {"backups": [summary(each) for each in all_backups(options.home)]}
         else:
-            result = {"removed": prune(options.home, options.keep, options.known)}
+            result = {"removed": prune(options.home, options.keep, options.scheduled, options.known)}
     except StateError as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 1

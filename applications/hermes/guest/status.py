@@ -1,4 +1,7 @@
-"""How the agent is: its services, its version, where its data lies. Asks systemd and the file system, not the agent."""
+"""How the agent is: its services, its version, where its data and its backups are.
+
+Asks systemd and the file system, not the agent. The program that lists the backups runs as the agent's user.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from applications.hermes.guest.backend import health_of
 from applications.hermes.guest.inputs import Facts, Installed
 from applications.hermes.guest.names import CONTAINER_UNIT, CURRENT, FACTS, IDENTITY_LABEL, IMAGE_CURRENT
 from applications.hermes.guest.services import units_present
-from applications.hermes.guest.verify import container
+from applications.hermes.guest.verify import container, standing_of_backups
 from provisioning.guest.common import Refusal, execute
 from provisioning.guest.typed import record
 
@@ -55,6 +58,7 @@ def status() -> dict[str, str]:
     disk = shutil.disk_usage(facts.home)
     return {
         **(in_container() if facts.container else in_units()),
+        "backup": str(standing_of_backups()),
         "account": f"{facts.user} ({facts.uid})",
         "state": facts.hermes_home,
         "workspace": facts.working_directory,

@@ -92,9 +92,15 @@ class Subject:
         what = f"{STATE_PROGRAM.name} {arguments[0]}"
         command = ("runuser", "--user", self.facts.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
         known = ("--known", json.dumps(records.known(self.facts.home)))
-        done = execute(
-            *command, self.facts.home, self.facts.hermes_home, *arguments, *known, timeout_s=STATE_SECONDS, told_as=what
-        )
+        with records.one_at_a_time(STATE_SECONDS) if arguments[0] != "list" else contextlib.nullcontext():
+            done = execute(
+                *command,
+                *(self.facts.home, self.facts.hermes_home),
+                *arguments,
+                *known,
+                timeout_s=STATE_SECONDS,
+                told_as=what,
+            )
         if done.returncode != 0:
             # It is ours, but ran as the agent, which may have had its hands in it: so are its words.
             raise CommandFailed(
@@ -124,6 +130,11 @@ class Subject:
         """Those that are there, newest first, each with its `standing`: OURS, CHANGED or FOREIGN."""
         known = records.known(self.facts.home)
         return [each | {"standing": standing_of(each, known)} for each in self.state("list")["backups"]]
+
+    def prune(self) -> list[str]:
+        """Remove the backups beyond those that are to stay; their names."""
+        kept = (self.facts.backups_kept, self.facts.scheduled_backups_kept)
+        return list(map(str, self.state("prune", *map(str, kept))["removed"]))
 
     def own_note(self, name: str) -> dict[str, str] | None:
         """The container's own copy of a note, if it is of this volume. Only root writes it."""
@@ -167,13 +178,15 @@ def answer_of(verb: str, answer: Any) -> dict[str, Any]:
     """
     fields: dict[str, dict[str, type | tuple[type, ...]]] = {
         "list": {"backups": list},
-        "make": {"name": str, "sum": str, "files": int, "bytes": int, "seconds": (int, float)},
+        "make": {"name": str, "sum": str, "files": int, "bytes": int, "seconds": (int, float), "home": int},
         "freshen": {"sum": str},
         "undo": {"restored": list, "set_aside": (str, NoneType)},
         "restore": {"written": int},
         "prune": {"removed": list},
     }
     found: dict[str, Any] = answer if isinstance(answer, dict) else {}
+    if verb == "make":
+        found = {"home": 0, **found}
     names = [
         name for name in (found.get("name"), found.get("set_aside"), *found.get("removed", ())) if name is not None
     ]
@@ -195,6 +208,7 @@ def proper_backup(each: Any) -> bool:
     return (
         isinstance(each, dict)
         and all(type(each.get(field)) is kind for field, kind in kinds.items())
+        and type(each.get("home", 0)) is int
         and records.NAME.match(each["name"]) is not None
     )
 
@@ -555,7 +569,7 @@ def _commit(trial: Trial) -> None:
 
 def _prune(trial: Trial) -> None:
     try:
-        removed = trial.subject.state("prune", str(trial.subject.facts.backups_kept))["removed"]
+        removed = trial.subject.prune()
     except Refusal as refusal:
         print(f"warning: the update is through, but older backups were not removed: {refusal}")
         removed = []

@@ -39,6 +39,7 @@ from applications.hermes.guest.names import (
     MANAGED_ENV,
 )
 from applications.hermes.guest.records import ON_VOLUME
+from applications.hermes.guest.schedule import FAILED, Standing, standing_now
 from applications.hermes.guest.services import refuse_user_units
 from provisioning.guest.common import (
     OUTPUT_LIMIT,
@@ -572,6 +573,8 @@ def verify(probe: Probe) -> dict[str, Any]:
         check_unit(service)
     if in_container:
         wait_until_healthy(deadline)
+    backup = standing_of_backups()
+    say(f"{'warning: ' if backup.is_bad else ''}backup: {backup}")
     return {
         "version": version,
         "answer": answer[:200],
@@ -580,7 +583,22 @@ def verify(probe: Probe) -> dict[str, Any]:
         "seconds": round(time.monotonic() - began, 1),
         "auth_required": probe.auth_required,
         "skills": skills,
+        "backup": backup.word,
     }
+
+
+def standing_of_backups() -> Standing:
+    """How it stands with the backups. One that was not made does not fail a run: the agent works."""
+    from applications.hermes.guest.update import Subject, newest_of  # noqa: PLC0415 - which asks this module in its turn
+
+    facts = record(Facts, FACTS)
+    if facts is None:
+        raise Unproven(f"{FACTS} is missing: the configure phase has not run")
+    try:
+        newest = newest_of(Subject(facts).backups())
+    except Refusal as refusal:
+        return Standing(FAILED, f"those that are there can't be listed: {refusal}")
+    return standing_now(facts.backup_times, newest)
 
 
 def ask(probe: Probe) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from applications.hermes.settings.backups import BackupSettings
 from applications.hermes.settings.dashboard import EVERYWHERE, DashboardSettings
 from applications.hermes.settings.declaration import REFERENCE, DeclarationSettings, at, leaves, references
 from applications.hermes.settings.docker import ContainerSettings
@@ -40,6 +41,7 @@ class AgentSettings(Section):
     )
     model: ModelSettings
     service: ServiceSettings
+    backups: BackupSettings
     dashboard: DashboardSettings
     api: ApiSettings
     declared: DeclarationSettings

@@ -61,9 +61,3 @@ class ServiceSettings(Section):
         [],
         "Python packages for the agent's own environment, with their version: httpx==0.28.1.",
     )
-    backups_kept: Annotated[int, Field(ge=1, le=1000)] = setting(
-        "agentBackupsKept",
-        5,
-        "The number of backups of the agent's data that stay on the volume. An update makes one, and so does "
-        "scripts/agent backup.",
-    )
