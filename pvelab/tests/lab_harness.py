@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -72,9 +73,9 @@ class Lab:
         self.cluster.running(node)
 
     def allow(self, grants: list[dict[str, Any]], name: str = "custom") -> None:
-        """A user ``<name>@pve`` and its privilege-separated token ``t`` with the same rights."""
+        """A user ``<name>@pve`` and its privilege-separated token ``test`` with the same rights."""
         access = self.cluster.access
-        userid, tokenid = f"{name}@pve", f"{name}@pve!t"
+        userid, tokenid = f"{name}@pve", f"{name}@pve!test"
         access.users.setdefault(userid, User())
         for number, grant in enumerate(grants):
             role = f"Test{name}{number}"
@@ -102,8 +103,8 @@ class Lab:
             return {"Cookie": f"PVEAuthCookie={quote(ticket)}", "CSRFPreventionToken": csrf}
         userid = ROOT if who == "root-token" else f"{who}@pve"
         access.users.setdefault(userid, User())
-        secret = access.add_token(userid, "t", privsep=who != "root-token")
-        return {"Authorization": f"PVEAPIToken={userid}!t={secret}"}
+        secret = access.add_token(userid, "test", privsep=who != "root-token")
+        return {"Authorization": f"PVEAPIToken={userid}!test={secret}"}
 
     # --- asking ---
 
@@ -111,7 +112,7 @@ class Lab:
         self,
         method: str,
         path: str,
-        data: dict[str, Any] | None = None,
+        data: dict[str, Any] | str | None = None,
         *,
         who: str = "demo",
         json: dict[str, Any] | None = None,
@@ -151,7 +152,8 @@ class Lab:
         assert answer.status_code == 200, f"{method} {path}: {answer.status_code} {answer.reason}"
         value = answer.json()["data"]
         if isinstance(value, str) and value.startswith("UPID:"):
-            assert self.wait(value) == "OK", self.log(value)
+            assert re.fullmatch(r"OK|WARNINGS: \d+", self.wait(value)), self.log(value)
+        assert self.cluster.tasks.wait_idle(20)
         return value
 
     # --- the state after ---

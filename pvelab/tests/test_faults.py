@@ -104,7 +104,9 @@ def test_task_without_end_and_its_abort(lab: Lab) -> None:
 def test_the_start_that_follows_a_create_may_fail(lab: Lab) -> None:
     lab.server.faults.add(Rule("task", task="vzstart", text="startup for container '105' failed"))
     upid = lab.call(
-        "POST", "/nodes/pve/lxc", {"vmid": 105, "ostemplate": TEMPLATE, "rootfs": "local-lvm:4", "start": 1}
+        "POST",
+        "/nodes/pve/lxc",
+        {"vmid": 105, "ostemplate": TEMPLATE, "rootfs": "local-lvm:4", "start": 1, "features": "nesting=1"},
     ).json()["data"]
     assert lab.wait(upid) == "OK"
     assert lab.exists(105)

@@ -316,7 +316,9 @@ def test_proxmoxer_drives_it(lab: Lab) -> None:
         verify_ssl=str(lab.server.ca_file),
         timeout=20,
     )
-    upid = api.nodes("pve").lxc.post(vmid=105, ostemplate=TEMPLATE, rootfs="local-lvm:4", tags="b;a")
+    upid = api.nodes("pve").lxc.post(
+        vmid=105, ostemplate=TEMPLATE, rootfs="local-lvm:4", tags="b;a", features="nesting=1"
+    )
     assert lab.wait(upid) == "OK"
     assert api.nodes("pve").lxc(105).config.get()["tags"] == "a;b"
     api.nodes("pve").lxc(105).config.put(cores=2, delete="tags")

@@ -103,3 +103,17 @@ def test_a_guest_on_shared_storage_moves(two: Lab) -> None:
 def test_one_node_has_no_shared_storage() -> None:
     assert [entry.name for entry in storages_for(("pve",))] == ["local", "local-lvm"]
     assert [entry.name for entry in storages_for(NODES)] == ["local", "local-lvm", "shared"]
+
+
+def test_one_node_without_a_cluster(tmp_path: Path) -> None:
+    """Facts proxmox-9.2, row 28: no name of a cluster in a ticket, no cluster in the status, no number of the node."""
+    config = LabConfig(tmp_path / "lab", SimulatedRuntime(), auth_delay=0)
+    with LabServer(config) as server:
+        lab = Lab(server, SimulatedRuntime())
+        lab.do("POST", "/access/users", {"userid": "a@pve", "password": "long-enough"})
+        login = lab.do("POST", "/access/ticket", {"username": "a@pve", "password": "long-enough"}, who="nothing")
+        rows = ask(lab, "pve", "/cluster/status")
+        lab.close()
+    assert "clustername" not in login
+    assert set(login["cap"]) == {"access", "dc", "mapping", "nodes", "sdn", "storage", "vms"}
+    assert [(row["type"], row["nodeid"], row["online"]) for row in rows] == [("node", 0, 1)]

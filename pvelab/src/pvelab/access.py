@@ -19,9 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pvelab.errors import denied
+from pvelab.errors import ApiError, denied
 
 ROOT = "root@pam"
+REALMS = {"pam": "Linux PAM standard authentication", "pve": "Proxmox VE authentication server"}
+"""The realms that every node has, and what their entries say."""
 Privileges = dict[str, int]
 """Privilege -> propagate flag; 0 still means granted (facts proxmox 12)."""
 
@@ -142,7 +144,7 @@ class AuthenticationError(Exception):
     """``str()`` is the 401's reason phrase."""
 
 
-_TOKEN = re.compile(r"PVEAPIToken[ =]([^!\s]+@[^!\s]+)!([A-Za-z][A-Za-z0-9.\-_]*)[=:]([0-9a-f-]{36})")
+_TOKEN = re.compile(r"PVEAPIToken[ =]([^!\s]+@[^!\s]+)!([A-Za-z][A-Za-z0-9.\-_]+)[=:]([0-9a-f-]{36})")
 _PBKDF2_ROUNDS = 20_000  # a lab on loopback: enough to keep the file harmless, cheap enough for tests
 TICKET_LIFETIME = 2 * 3600
 
@@ -253,16 +255,20 @@ class Access:
         return enabled and (expire == 0 or expire > time.time())
 
     def login(self, userid: str, password: str) -> tuple[str, str]:
-        """Ticket and CSRF prevention token, or AuthenticationError."""
+        """Ticket and CSRF prevention token, or 401; that one has a body (facts proxmox-9.2, row 8)."""
         with self._lock:
             user = self.users.get(userid)
             stored = user.password_hash if user and self._active(user.enable, user.expire) else None
         # A ticket may stand in for the password: that is how a client renews it.
         if password.startswith("PVE:"):
-            if self.authenticate_ticket(password).authid != userid:
-                raise AuthenticationError("authentication failure")
+            try:
+                proved = self.authenticate_ticket(password).authid
+            except AuthenticationError:
+                proved = None
+            if proved != userid:
+                raise ApiError(401, "authentication failure")
         elif stored is None or not hmac.compare_digest(stored, _hash_password(password, stored.split("$", 1)[0])):
-            raise AuthenticationError("authentication failure")
+            raise ApiError(401, "authentication failure")
         return self.issue_ticket(userid)
 
     def issue_ticket(self, userid: str) -> tuple[str, str]:
@@ -437,6 +443,12 @@ class Access:
         for privilege in privileges:
             if privilege not in held:
                 raise denied(f"{path}, {privilege}")
+
+    def check_perm_modify(self, who: Identity, path: str) -> None:
+        """Whether the caller may change rights at a path: Permissions.Modify, or the branch's own privilege."""
+        branches = (("/storage/", "Datastore.Allocate"), ("/vms/", "VM.Allocate"), ("/pool/", "Pool.Allocate"))
+        own = [privilege for branch, privilege in branches if path.startswith(branch)]
+        self.check(who, path, ["Permissions.Modify", *own], any_of=True)
 
     def check_guest(
         self, who: Identity, vmid: int, privileges: Sequence[str], *, pool: str | None = None, any_of: bool = False

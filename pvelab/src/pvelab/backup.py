@@ -32,17 +32,20 @@ def backup(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
     """POST /nodes/{node}/vzdump for one container: task ``vzdump``."""
     vmid, storage_name = int(params["vmid"]), params.get("storage", "local")
     mode = params.get("mode", "snapshot")
-    cluster.access.check(who, f"/vms/{vmid}", ["VM.Backup"])
     cluster.access.check(who, f"/storage/{storage_name}", ["Datastore.AllocateSpace"])
-    storage = cluster.volumes.usable(storage_name, node)
     cluster.load(node, vmid)
 
     def worker(task: Task) -> None:
+        try:
+            storage = cluster.volumes.usable(storage_name, node)
+            if "backup" not in storage.content:
+                raise die(f"can't use storage '{storage_name}' for backups - wrong content type")
+        except ApiError as error:
+            raise die(f"could not get storage information for '{storage_name}': {error.message}") from None
+        cluster.access.check(who, f"/vms/{vmid}", ["VM.Backup"])
         stamp = time.strftime("%Y_%m_%d-%H_%M_%S")
         name = f"vzdump-lxc-{vmid}-{stamp}.tar.zst"
         archive = cluster.volumes.directory(node, storage) / "dump" / name
-        if "backup" not in storage.content:
-            raise die(f"can't use storage '{storage_name}' for backups - wrong content type")
         task.line(f"INFO: starting new backup job: vzdump {vmid}")
         task.line(f"INFO: Starting Backup of VM {vmid} (lxc)")
         task.line(f"INFO: backup mode: {mode}")

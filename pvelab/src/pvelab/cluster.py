@@ -274,13 +274,23 @@ class Cluster:
             if mount_type(mount["volume"]) == "volume":
                 self.volumes.find(node, mount["volume"])
 
-    def mounted_elsewhere(self, node: str, vmid: int, volid: str) -> bool:
-        """Whether another guest that runs on the node mounts the volume."""
+    def mounts_elsewhere(self, node: str, vmid: int, volid: str) -> Iterator[dict[str, str]]:
+        """How the other guests that run on the node mount the volume."""
         for other in self.running(node) - {vmid}:
             with contextlib.suppress(ApiError):
-                if any(mount["volume"] == volid for _, mount in mount_points(self.load(node, other).options)):
-                    return True
-        return False
+                found = mount_points(self.load(node, other).options)
+                yield from (mount for _, mount in found if mount["volume"] == volid)
+
+    def mode_is_taken(self, node: str, vmid: int, mount: dict[str, str]) -> bool:
+        """Whether another guest mounts the volume in the other mode, ro or rw.
+
+        Each guest's mounts are in a namespace of its own, so mount(8) sees none that it could fall back to, and the
+        kernel refuses a device's second mode in either order (facts proxmox-9.2, row 1).
+        """
+        if mount_type(mount["volume"]) != "volume":
+            return False
+        wanted = mount.get("ro") == "1"
+        return any((other.get("ro") == "1") != wanted for other in self.mounts_elsewhere(node, vmid, mount["volume"]))
 
     def recover(self) -> None:
         """After a start of the lab: let the runtime release what stopped guests hold."""

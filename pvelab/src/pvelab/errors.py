@@ -22,9 +22,11 @@ class ApiError(Exception):
         return self.message.split("\n", 1)[0]
 
     def exit_text(self) -> str:
+        """As PVE::Exception prints itself: what is no plain die has its status in front."""
+        text = self.message if self.status == 500 else f"{self.status} {self.message}"
         if not self.errors:
-            return self.message
-        return self.message + "\n" + "".join(f"{key}: {text}\n" for key, text in sorted(self.errors.items()))
+            return text
+        return text + "\n" + "".join(f"{key}: {text}\n" for key, text in sorted(self.errors.items()))
 
 
 def die(message: str) -> ApiError:

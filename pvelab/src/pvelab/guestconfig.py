@@ -20,7 +20,7 @@ from pvelab.guestfile import (
     parse_mount,
     slot_key,
 )
-from pvelab.runtime import Log, RuntimeFault
+from pvelab.runtime import Log, RuntimeFault, failed_hot_mount
 from pvelab.schema import (
     MAX_MOUNT_POINTS,
     MOUNT_POINT,
@@ -305,6 +305,8 @@ def _apply_mount(cluster: Cluster, node: str, vmid: int, config: GuestConfig, ke
             if mount_type(mount["volume"]) == "volume":
                 cluster.volumes.find(node, mount["volume"])
             then = GuestConfig(Section({**config.options, key: print_mount(key, mount)}, config.main.raw))
+            if cluster.mode_is_taken(node, vmid, mount):
+                raise failed_hot_mount(cluster.mount(node, key, mount))
             cluster.runtime.hot_mount(cluster.spec(node, vmid, then), cluster.mount(node, key, mount), _ignore)
         except (ApiError, RuntimeFault):
             if new_volume is not None:

@@ -21,8 +21,7 @@ def move_volume(cluster: Cluster, who: Identity, node: str, vmid: int, params: M
     """To another storage, or to another guest: exactly one of the two."""
     storage, target = params.get("storage"), params.get("target-vmid")
     if storage and target:
-        text = "either set 'storage' or 'target-vmid', but not both"
-        raise bad_params({"storage": text, "target-vmid": text})
+        raise die("either set storage or target-vmid, but not both")
     if target:
         return _move_to_guest(cluster, who, node, vmid, target=int(target), params=params)
     if storage:
@@ -124,7 +123,8 @@ def _move_to_guest(
             raise die(f"Target volume key '{target_key}' is already in use for container '{target}'")
         volid = volume_of(key, value)
         if volid is None:
-            raise die("Cannot move a bindmount or device mount to another container")
+            # A folder has no storage that could rename it: the words for bind mounts are never reached.
+            raise die("Storage does not support moving of this disk to another container")
         storage = cluster.volumes.parse(volid).storage
         if any(volume_of(k, v) == volid for s in source_config.snapshots.values() for k, v in _slots(s.options)):
             raise die("Cannot move volume used by a snapshot to another container")
@@ -180,6 +180,9 @@ def _reassign(  # noqa: PLR0917 - source and target, each a guest and a slot
 # --- clone and template -----------------------------------------------------------------------------------------------
 
 
+_WORDS = {True: "full clone of mountpoint", False: "linked clone of mount point"}
+
+
 def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping[str, str]) -> str:
     """Task ``vzclone``: every volume is copied into one of the new guest's own, foreign ones too."""
     new, pool, storage = int(params["newid"]), params.get("pool"), params.get("storage")
@@ -218,17 +221,19 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
 
     def worker(task: Task) -> None:
         made: list[str] = []
+        task.line(f"creating a clone of container {vmid} with ID {new}")
         try:
             with cluster.locked(vmid), cluster.locked(new):
                 target = _cloned_options(cluster.load(node, vmid), new, params)
                 for key, mount in list(mount_points(target.options)):
                     volume = mount["volume"]
-                    task.line(f"create {'full' if full else 'linked'} clone of mountpoint {key} ({volume})")
+                    task.line(f"create {_WORDS[full]} {key} ({volume})")
                     where = (storage or volume.partition(":")[0]) if full else None
                     copied = _copied(cluster, node, target, volume, new, where=where, task=task)
                     made.append(copied)
                     size = format_size(cluster.volumes.size(node, copied))
                     target.options[key] = guestconfig.print_mount(key, {**mount, "volume": copied, "size": size})
+                guestlife.warn_of_nesting(target, task)
                 cluster.store(node, new, target)
         except (ApiError, RuntimeFault) as error:
             guestlife.undo_creation(cluster, node, new, made, task)
@@ -261,9 +266,13 @@ def _cloned_options(source: GuestConfig, new: int, params: Mapping[str, str]) ->
     return GuestConfig(Section(options, list(source.main.raw)))
 
 
-def make_template(cluster: Cluster, node: str, vmid: int) -> None:
-    """Turn a stopped guest into a template: its volumes are renamed to ``base-`` and it never starts again."""
-    with cluster.locked(vmid):
+def make_template(cluster: Cluster, who: Identity, node: str, vmid: int) -> None:
+    """Turn a stopped guest into a template: its volumes are renamed to ``base-`` and it never starts again.
+
+    The work is a task ``vztemplate``, and the caller is not told of it (facts proxmox-9.2, row 23).
+    """
+
+    def check() -> GuestConfig:
         config = cluster.load(node, vmid)
         check_config_lock(config)
         if config.snapshots:
@@ -272,16 +281,25 @@ def make_template(cluster: Cluster, node: str, vmid: int) -> None:
             raise die("you can't convert a template to a template")
         if cluster.is_running(node, vmid):
             raise die("you can't convert a CT to template if the CT is running")
-        for key, mount in list(mount_points(config.options)):
-            if mount_type(mount["volume"]) != "volume":
-                raise die(f"cannot convert mount point '{key}' of type {mount_type(mount['volume'])}")
-            if not cluster.volumes.has_feature(mount["volume"], "template"):
-                raise die(f"Template feature is not available for '{mount['volume']}'")
-        for key, mount in list(mount_points(config.options)):
-            base = cluster.volumes.make_base(node, mount["volume"])
-            config.options[key] = guestconfig.print_mount(key, {**mount, "volume": base})
-        config.options["template"] = "1"
-        cluster.store(node, vmid, config)
+        return config
+
+    with cluster.locked(vmid):
+        check()
+
+    def worker(task: Task) -> None:
+        with cluster.locked(vmid):
+            config = check()
+            for _, mount in mount_points(config.options):
+                if not cluster.volumes.has_feature(mount["volume"], "template"):
+                    raise die(f"Template feature is not available for '{mount['volume']}'")
+            for key, mount in list(mount_points(config.options)):
+                task.checkpoint()
+                base = cluster.volumes.make_base(node, mount["volume"])
+                config.options[key] = guestconfig.print_mount(key, {**mount, "volume": base})
+            config.options["template"] = "1"
+            cluster.store(node, vmid, config)
+
+    cluster.start_task(node, "vztemplate", vmid, who, worker)
 
 
 # --- migrate ----------------------------------------------------------------------------------------------------------

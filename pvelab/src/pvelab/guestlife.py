@@ -14,7 +14,7 @@ from pvelab.cluster import DEFAULT_MEMORY, Cluster, check_config_lock, check_dig
 from pvelab.errors import ApiError, denied, die
 from pvelab.guestfile import NEW_DISK, GuestConfig, Section, is_mount, is_unused, mount_points, mount_type, parse_mount
 from pvelab.rights import check_content, check_options, check_volume_access
-from pvelab.runtime import RuntimeFault, Setup
+from pvelab.runtime import RuntimeFault, Setup, device_of, failed_start
 from pvelab.schema import FEATURES, MISSING, NETWORK, OS_TYPES, Params, format_size, parse_property_string, parse_size
 from pvelab.tasks import Task
 
@@ -185,6 +185,7 @@ def _unpack(cluster: Cluster, creation: _Creation, config: GuestConfig, task: Ta
     task.line(f"extracting archive '/var/lib/vz/template/cache/{archive.name}'")
     spec = cluster.spec(node, creation.vmid, config)
     cluster.runtime.unpack(spec, archive, creation.setup, task.line)
+    warn_of_nesting(config, task)
     task.line(f"Detected container architecture: {config.options['arch']}")
 
 
@@ -233,28 +234,36 @@ def boot(cluster: Cluster, node: str, vmid: int, task: Task) -> None:
     for _, mount in mount_points(config.options):
         if unprivileged and mount.get("quota") == "1":
             raise die("Quotas are not supported by unprivileged containers.")
-    _check_bridges(cluster, vmid, config)
+    _check_bridges(cluster, config)
+    _check_modes(cluster, node, vmid, config)
     cluster.runtime.start(cluster.spec(node, vmid, config), task.line)
     cluster.running(node)  # note that it runs, so that its end is noticed
+    warn_of_nesting(config, task)
+
+
+def warn_of_nesting(config: GuestConfig, task: Task) -> None:
+    """At create, clone and start (pve-container, PVE::LXC::Setup, check_systemd_nesting)."""
     nesting = parse_property_string(FEATURES, config.get("features") or "").get("nesting") == "1"
     systemd = _SYSTEMD.get(config.get("ostype") or "", 0)
-    if unprivileged and not nesting and systemd > 241:
+    if not nesting and systemd > 241:
         task.warn(f"Systemd {systemd} detected. You may need to enable nesting.")
 
 
-def _check_bridges(cluster: Cluster, vmid: int, config: GuestConfig) -> None:
+def _check_bridges(cluster: Cluster, config: GuestConfig) -> None:
+    """Before LXC is asked: Proxmox reads each bridge's MTU (facts proxmox-9.2, row 4)."""
     for key, value in config.options.items():
         if key.startswith("net") and key[3:].isdigit():
             bridge = parse_property_string(NETWORK, value, key).get("bridge")
             if bridge is not None and bridge not in cluster.config.zones:
-                raise RuntimeFault(
-                    f"startup for container '{vmid}' failed",
-                    [
-                        f"bridge '{bridge}' does not exist",
-                        "run_buffer: 571 Script exited with status 2",
-                        "lxc_create_network_priv: 3466 Success - Failed to create network device",
-                    ],
-                )
+                raise die(f"bridge '{bridge}' does not exist")
+
+
+def _check_modes(cluster: Cluster, node: str, vmid: int, config: GuestConfig) -> None:
+    """One device, one mode: what another guest mounts ro nobody mounts rw, and the other way round."""
+    for _, mount in mount_points(config.options):
+        if cluster.mode_is_taken(node, vmid, mount):
+            device = device_of(cluster.volumes.find(node, mount["volume"]))
+            raise failed_start(vmid, 32, f"mount: {device} already mounted or mount point busy.")
 
 
 def stop(cluster: Cluster, who: Identity, node: str, vmid: int, *, overrule_shutdown: bool) -> str:
@@ -408,6 +417,8 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
     def check() -> tuple[GuestConfig, str, int, Params]:
         config = cluster.load(node, vmid)
         check_config_lock(config)
+        # The parameter "disk" counts as an option of the guest (facts proxmox-9.2, row 3).
+        check_options(cluster, who, vmid, {"disk": key}, current=config.options, unprivileged=True)
         check_digest(config, params.get("digest"))
         value = config.get(key)
         if value is None:
@@ -421,7 +432,8 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
         volume = cluster.volumes.parse(volid)
         if volume.owner != vmid:
             # The text of a Perl die without a line end.
-            raise die(f"can't resize mount point owned by another container ({volume.owner}) at API2/LXC.pm line 1995.")
+            place = "/usr/share/perl5/PVE/API2/LXC.pm line 2386"
+            raise die(f"can't resize mount point owned by another container ({volume.owner}) at {place}.")
         cluster.access.check(who, f"/storage/{volume.storage.name}", ["Datastore.AllocateSpace"])
         cluster.volumes.find(node, volid)
         size = cluster.volumes.size(node, volid)
@@ -438,7 +450,7 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
     def worker(task: Task) -> None:
         with cluster.locked(vmid):
             config, volid, target, mount = check()
-            elsewhere = cluster.mounted_elsewhere(node, vmid, volid)
+            elsewhere = any(True for _ in cluster.mounts_elsewhere(node, vmid, volid))
             cluster.volumes.grow(node, volid, target, mounted=elsewhere, log=task.line)
             mount["size"] = format_size(target)
             config.options[key] = guestconfig.print_mount(key, mount)

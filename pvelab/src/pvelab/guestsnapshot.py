@@ -72,7 +72,10 @@ def create(cluster: Cluster, who: Identity, node: str, vmid: int, *, name: str, 
 
 
 def delete(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *, force: bool) -> str:
-    """Task ``vzdelsnapshot``: volumes that only the snapshot still held become ``unusedK``, foreign ones too."""
+    """Task ``vzdelsnapshot``: own volumes that only the snapshot still held become ``unusedK``.
+
+    A foreign one whose unused entry was removed does not come back (facts proxmox-9.2, row 22).
+    """
 
     def worker(task: Task) -> None:
         with cluster.locked(vmid):
@@ -97,7 +100,8 @@ def delete(cluster: Cluster, who: Identity, node: str, vmid: int, name: str, *, 
                     else:
                         options["parent"] = parent
             for volume in _volumes(section.options):
-                if not guestconfig.volume_in_use(config, volume):
+                own = cluster.volumes.parse(volume).owner == vmid
+                if own and not guestconfig.volume_in_use(config, volume):
                     guestconfig.add_unused(config, volume)
             cluster.store(node, vmid, config)
 

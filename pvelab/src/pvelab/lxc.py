@@ -46,6 +46,7 @@ from pvelab.runtime import (
     RuntimeFault,
     Setup,
     Usage,
+    failed_hot_mount,
 )
 from pvelab.template import architecture
 
@@ -254,7 +255,7 @@ class LxcRuntime:
         self._need_unprivileged(spec)
         failed = f"startup for container '{spec.vmid}' failed"
         if not Path(f"/sys/class/net/{self.place.bridge}").exists():
-            raise RuntimeFault(failed, ["bridge 'vmbr0' does not exist"])
+            raise RuntimeFault("bridge 'vmbr0' does not exist")
         guest_dir = self.place.guest_dir(spec.node, spec.vmid)
         self._release(guest_dir)
         self._prepare_folder(spec, guest_dir)
@@ -406,7 +407,10 @@ class LxcRuntime:
         guest_dir = self.place.guest_dir(spec.node, spec.vmid)
         # The scripts of the next start have to know the mount too.
         self._prepare_folder(spec, guest_dir)
-        self._mount(guest_dir)
+        try:
+            self._mount(guest_dir)
+        except RuntimeFault:
+            raise failed_hot_mount(mount) from None
         source = mount_point(guest_dir, mount)
         mode = "ro" if mount.read_only else "rw"
         done = _program("pvelab.hotmount", str(pid), str(source), mount.path, mode, str(HOST_BASE))

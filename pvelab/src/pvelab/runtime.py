@@ -8,6 +8,7 @@ carries out.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,32 @@ class RuntimeFault(Exception):  # noqa: N818 - a fault of the machine, not of a 
     def __init__(self, exit_text: str, log: Sequence[str] = ()) -> None:
         super().__init__(exit_text)
         self.log = tuple(log)
+
+
+def failed_start(vmid: int, status: int, *log: str) -> RuntimeFault:
+    """A start that ended in the pre-start hook with ``status``, mount(8)'s or an errno (facts proxmox 7, B)."""
+    return RuntimeFault(
+        f"startup for container '{vmid}' failed",
+        [
+            *log,
+            f"run_buffer: 571 Script exited with status {status}",
+            f'lxc_init: 845 Failed to run lxc.hook.pre-start for container "{vmid}"',
+            f'__lxc_start: 2034 Failed to initialize container "{vmid}"',
+        ],
+    )
+
+
+def device_of(image: Path) -> str:
+    """The device that mount(8) is given for a volume: a canonical name, never the one in /dev/pve."""
+    return f"/dev/dm-{zlib.crc32(image.stem.encode()) % 200}"
+
+
+def failed_hot_mount(mount: Mount) -> RuntimeFault:
+    """A mount into a running guest that mount(8) refused (facts proxmox-9.2, row 30)."""
+    device = device_of(mount.image) if mount.image is not None else mount.host_path
+    options = "-o ro " if mount.read_only else ""
+    staged = f"/var/lib/lxc/.pve-staged-mounts/{mount.key}"
+    return RuntimeFault(f"command 'mount {options}{device} {staged}' failed: exit code 32")
 
 
 @dataclass(frozen=True)

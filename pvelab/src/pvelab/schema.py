@@ -368,9 +368,18 @@ def startup_order(value: str) -> None:
             raise ValueError("unable to parse pve-startup-order")
 
 
+_USER = r"[^\s:/@!]+@[A-Za-z][A-Za-z0-9.\-_]+"
+
+
 def user_id(value: str) -> None:
-    if not re.fullmatch(r"[^\s:/@!]+@[A-Za-z][A-Za-z0-9.\-_]+", value):
+    if not re.fullmatch(_USER, value):
         raise ValueError(f"value '{value}' does not look like a valid user name")
+
+
+def token_id_list(value: str) -> None:
+    for part in split_list(value):
+        if not re.fullmatch(rf"{_USER}![A-Za-z][A-Za-z0-9.\-_]+", part):
+            raise ValueError(f"value '{part}' does not look like a valid token ID")
 
 
 # --- guests -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote, unquote_plus
 from weakref import WeakSet
 
 from aiohttp import web
@@ -267,6 +267,8 @@ class LabServer:
         except AuthenticationError as error:
             return await self._unauthorised(str(error))
         except ApiError as error:
+            if error.status == 401:
+                await asyncio.sleep(self.config.auth_delay)
             return _failure(error)
         except RuntimeFault as fault:
             return _failure(die(str(fault)))
@@ -317,8 +319,10 @@ async def _parameters(request: web.Request) -> dict[str, str]:
 
 
 def _form_parameters(text: str) -> dict[str, str]:
+    """As decode_urlencoded does: parted at ``&`` and ``;``, and a value ends at a second ``=``."""
     params: dict[str, str] = {}
-    for key, value in parse_qsl(text, keep_blank_values=True):
+    for pair in filter(None, re.split("[&;]", text)):
+        key, value = (unquote_plus(part) for part in [*pair.split("="), ""][:2])
         params[key] = f"{params[key]}\0{value}" if key in params else value
     return params
 

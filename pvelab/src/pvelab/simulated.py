@@ -1,7 +1,7 @@
 """A runtime without containers: power states in memory and on disk, volumes as small sparse files.
 
 It decides nothing that Proxmox decides. It does know what a kernel would refuse: to mount what was never formatted, to
-mount read-only what is mounted read-write, to free what is mounted.
+free what is mounted.
 """
 
 # ruff: noqa: ARG002 - every method keeps the parameters of the protocol
@@ -21,7 +21,20 @@ from pathlib import Path
 
 from pvelab import hostkeys
 from pvelab.hostfolders import is_plain_folder
-from pvelab.runtime import Address, Completed, GuestInterface, GuestSpec, Log, Mount, RuntimeFault, Setup, Usage
+from pvelab.runtime import (
+    Address,
+    Completed,
+    GuestInterface,
+    GuestSpec,
+    Log,
+    Mount,
+    RuntimeFault,
+    Setup,
+    Usage,
+    device_of,
+    failed_hot_mount,
+    failed_start,
+)
 
 _MAGIC = b"ext4:"
 _HEADER = 4096
@@ -111,7 +124,7 @@ class SimulatedRuntime:
 
     def unpack(self, spec: GuestSpec, template: Path, setup: Setup, log: Log) -> None:
         for mount in spec.mounts:
-            self._check_formatted(spec.vmid, mount)
+            _check_mount(spec.vmid, mount)
         log(f"Total bytes read: {template.stat().st_size}")
         # There is no file system to hold a key: of each only the fingerprint exists.
         for kind in ("ecdsa", "ed25519", "rsa"):
@@ -121,9 +134,9 @@ class SimulatedRuntime:
     def start(self, spec: GuestSpec, log: Log) -> None:
         with self._lock:
             for mount in spec.mounts:
-                self._check_mount(spec.vmid, mount)
+                _check_mount(spec.vmid, mount)
             if spec.vmid in self.broken:
-                raise self._failed_start(spec.vmid, 1)
+                raise failed_start(spec.vmid, 1)
             self._next_pid += 1
             self._running[spec.node, spec.vmid] = _Running(time.time(), self._next_pid, spec.mounts, spec)
             self._save()
@@ -177,7 +190,7 @@ class SimulatedRuntime:
         with self._lock:
             entry = self._running[spec.node, spec.vmid]
             if mount.image is not None and not _formatted(mount.image):
-                raise RuntimeFault(f"command 'mount /dev/pve/{mount.image.stem} ...' failed: exit code 32")
+                raise failed_hot_mount(mount)
             entry.mounts = (*entry.mounts, mount)
 
     def execute(self, spec: GuestSpec, argv: Sequence[str], stdin: bytes = b"") -> Completed:
@@ -211,33 +224,12 @@ class SimulatedRuntime:
         mounts = [mount for entry in self._running.values() for mount in entry.mounts]
         return [mount for mount in mounts if data == mount.image or data.resolve() == mount.host_folder]
 
-    def _check_mount(self, vmid: int, mount: Mount) -> None:
-        if mount.host_folder is not None:
-            if not is_plain_folder(mount.host_folder):
-                raise self._failed_start(vmid, 2, f"directory '{mount.host_path}' does not exist")
-            return
-        self._check_formatted(vmid, mount)
-        if mount.image is None:
-            return
-        # One block device, one set of superblock flags (facts proxmox 8): rw held and ro wanted fails.
-        if mount.read_only and any(not other.read_only for other in self._users(mount.image)):
-            raise self._failed_start(vmid, 32, f"mount: {mount.path}: /dev/pve/{mount.image.stem} already mounted on /")
 
-    def _check_formatted(self, vmid: int, mount: Mount) -> None:
-        if mount.image is not None and not _formatted(mount.image):
-            raise self._failed_start(vmid, 32, f"mount: {mount.path}: wrong fs type, bad option, bad superblock")
-
-    @staticmethod
-    def _failed_start(vmid: int, status: int, *log: str) -> RuntimeFault:
-        return RuntimeFault(
-            f"startup for container '{vmid}' failed",
-            [
-                *log,
-                f"run_buffer: 571 Script exited with status {status}",
-                f'lxc_init: 845 Failed to run lxc.hook.pre-start for container "{vmid}"',
-                f'__lxc_start: 2034 Failed to initialize container "{vmid}"',
-            ],
-        )
+def _check_mount(vmid: int, mount: Mount) -> None:
+    if mount.host_folder is not None and not is_plain_folder(mount.host_folder):
+        raise failed_start(vmid, 2, f"directory '{mount.host_path}' does not exist")
+    if mount.image is not None and not _formatted(mount.image):
+        raise failed_start(vmid, 32, f"mount: {device_of(mount.image)}: wrong fs type, bad option, bad superblock")
 
 
 def _formatted(image: Path) -> bool:

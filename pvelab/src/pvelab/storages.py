@@ -60,9 +60,10 @@ class StorageType(ABC):
     """What Proxmox lets a storage of the type hold (plugindata)."""
     features: ClassVar[Features] = {}
 
-    def has_feature(self, feature: str, volume: Volume) -> bool:
+    def has_feature(self, feature: str, volume: Volume, *, of_snapshot: bool = False) -> bool:
         """Whether ``snapshot``, ``clone`` (a linked one), ``template``, ``copy`` or ``rename`` can be done to it."""
-        return volume.format in self.features.get(feature, {}).get("base" if volume.is_base else "current", ())
+        state = "snap" if of_snapshot else "base" if volume.is_base else "current"
+        return volume.format in self.features.get(feature, {}).get(state, ())
 
     # --- names and places ---
 
@@ -196,6 +197,10 @@ class StorageType(ABC):
     def no_room_to_grow(self, volume: Volume) -> ApiError:
         return self.full(volume.storage, volume.name)
 
+    def shown_ctime(self, ctime: int) -> object:
+        """When a volume was made, as the list of the storage shows it."""
+        return ctime
+
     # Lines of a task's log.
 
     def created(self, _volume: Volume, _size: int) -> list[str]:
@@ -306,6 +311,9 @@ class Lvm(StorageType):
     def no_room_to_grow(self, volume: Volume) -> ApiError:
         return die(f"error resizing volume '/dev/{self._full_name(volume)}':   Insufficient free space")
 
+    def shown_ctime(self, ctime: int) -> object:
+        return str(ctime)  # as lvs printed it (facts proxmox-9.2, row 6)
+
     def created(self, volume: Volume, size: int) -> list[str]:  # noqa: ARG002
         return [f'  Logical volume "{volume.name}" created.']
 
@@ -326,9 +334,9 @@ class LvmThin(Lvm):
     name = "lvmthin"
     features: ClassVar[Features] = {
         "snapshot": {"current": [RAW]},
-        "clone": {"base": [RAW]},
+        "clone": {"base": [RAW], "snap": [RAW]},
         "template": {"current": [RAW]},
-        "copy": {"base": [RAW], "current": [RAW]},
+        "copy": {"base": [RAW], "current": [RAW], "snap": [RAW]},
         "rename": {"current": [RAW]},
     }
     _NAME = re.compile(r"(?:vm|base)-(?P<owner>\d+)-[^\s/]+")

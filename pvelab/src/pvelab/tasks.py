@@ -90,9 +90,14 @@ class Task:
 
     def finish(self, text: str) -> None:
         ok = text == "OK" or re.fullmatch(r"WARNINGS: \d+", text)
-        self._write(f"TASK {text}" if ok else f"TASK ERROR: {' '.join(text.split())}")
+        self._write(f"TASK {text}" if ok else f"TASK ERROR: {on_one_line(text)}")
         self.exit_text = text
         self.done.set()
+
+
+def on_one_line(text: str) -> str:
+    """An error as the last line of a log: line ends become spaces, runs of spaces stay (facts proxmox-9.2, row 5)."""
+    return text.rstrip("\n").replace("\n", " ")
 
 
 Worker = Callable[[Task], None]
@@ -175,6 +180,10 @@ class Tasks:
         """True when no task runs any more within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         return all(task.done.wait(max(0.0, deadline - time.monotonic())) for task in self.active())
+
+    def check_exists(self, upid: Upid) -> None:
+        """400 when no node has such a task."""
+        self._path(upid)
 
     def _path(self, upid: Upid) -> Path:
         path = self._task_dir(upid.node) / str(upid)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pvelab.config import LabConfig, StorageConfig
 from pvelab.errors import ApiError, bad_param, die
+from pvelab.guestfile import mount_type
 from pvelab.runtime import Log, Runtime
 from pvelab.storages import RAW, SUBVOL, Volume, type_of
 
@@ -120,10 +121,12 @@ class Volumes:
             raise kind.without_size(volume)
         return kind.size(self._home(node, volume), volume)
 
-    def has_feature(self, volid: str, feature: str) -> bool:
-        """As PVE::Storage::volume_has_feature, for a container."""
+    def has_feature(self, volid: str, feature: str, *, of_snapshot: bool = False) -> bool:
+        """As PVE::Storage::volume_has_feature, for a container; a folder that is bound can nothing."""
+        if mount_type(volid) != "volume":
+            return False
         volume = self.parse(volid)
-        return type_of(volume.storage).has_feature(feature, volume)
+        return type_of(volume.storage).has_feature(feature, volume, of_snapshot=of_snapshot)
 
     def next_name(self, node: str, storage: StorageConfig, vmid: int, form: str = RAW) -> str:
         """The lowest free disk number over everything that carries the number, snapshots too (facts 2.3)."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pvelab.access import is_acl_path, normalise_path
-from pvelab.errors import bad_param, denied
+import re
+
+from pvelab.access import DEFAULT_PATHS, REALMS, normalise_path
 from pvelab.routing import Call, Router, anybody
 from pvelab.schema import Prop
 
@@ -27,6 +28,7 @@ def register(router: Router) -> None:
         },
     )(ticket)
     router.add("GET", "/access/ticket", check=anybody, public=True)(ticket_form)
+    router.add("GET", "/access/domains", check=anybody, public=True)(domains)
     router.add("GET", "/access/permissions", check=anybody, params={"userid": Prop(), "path": Prop()})(permissions)
 
 
@@ -51,11 +53,28 @@ def ticket_form(_call: Call) -> object:
     return None
 
 
+_CAPS = {
+    "access": r"(?:User|Group)\.|Permissions\.Modify",
+    "dc": r"Sys\.Audit|Sys\.Modify|SDN\.",
+    "mapping": r"Mapping\.|Permissions\.Modify",
+    "nodes": r"Sys\.|Permissions\.Modify",
+    "sdn": r"SDN\.|Permissions\.Modify",
+    "storage": r"Datastore\.|Permissions\.Modify",
+    "vms": r"VM\.|Permissions\.Modify",
+}
+"""Branch -> the privileges that count in it (PVE::RPCEnvironment, compute_api_permission)."""
+
+
 def _caps(call: Call, userid: str) -> dict[str, dict[str, int]]:
-    """The interface's summary: privileges by branch, at the top of each."""
+    """The interface's summary: the privileges that the user has anywhere in each branch."""
     access = call.cluster.access
-    branches = {"access": "/access", "dc": "/", "nodes": "/nodes", "sdn": "/sdn", "storage": "/storage", "vms": "/vms"}
-    return {name: dict(access.permissions(userid, path)) for name, path in branches.items()}
+    caps: dict[str, dict[str, int]] = {branch: {} for branch in _CAPS}
+    for path in {*DEFAULT_PATHS, "/mapping", *(entry.path for entry in access.acl)}:
+        top = path.split("/")[1] or "dc"
+        for branch in ("vms", "storage") if top == "pool" else (top,):
+            held = access.permissions(userid, path)
+            caps[branch].update({name: 1 for name in sorted(held) if re.match(_CAPS[branch], name)})
+    return caps
 
 
 def permissions(call: Call) -> object:
@@ -65,14 +84,11 @@ def permissions(call: Call) -> object:
         call.who.token is not None and asked != call.who.authid
     ):
         access.check(call.who, "/access", ["Sys.Audit"])
-    userid, _, tokenid = asked.partition("!")
-    if userid not in access.users or (tokenid and tokenid not in access.users[userid].tokens):
-        raise bad_param("userid", f"no such user or token ('{asked}')") if call.who.is_root else denied()
     path = call.get("path")
     if path is None:
         return access.effective_permissions(asked)
-    path = normalise_path(path)
-    if not is_acl_path(path):
-        raise bad_param("path", f"invalid ACL path '{path}'")
-    held = access.permissions(asked, path)
-    return {path: held} if held else {}
+    return {path: access.permissions(asked, normalise_path(path))}
+
+
+def domains(_call: Call) -> object:
+    return [{"realm": name, "type": name, "comment": comment} for name, comment in REALMS.items()]

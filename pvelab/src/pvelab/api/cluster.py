@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 
-from pvelab.api.shapes import guest_status
-from pvelab.cluster import Cluster
+from pvelab.api.shapes import guest_row, storage_row
+from pvelab.cluster import Cluster, GuestPlace
 from pvelab.errors import ApiError, bad_param
 from pvelab.routing import Call, Router, anybody, on_path
 from pvelab.schema import Prop, vmid
+from pvelab.tasks import Upid
 
-_BROADCAST = (
-    *("status", "name", "cpu", "maxmem", "mem", "maxdisk", "disk", "netin", "netout", "diskread", "diskwrite"),
-    "uptime",
-)
+MAX_TASKS = 25
+_SEE = ("Datastore.Audit", "Datastore.AllocateSpace")
 
 
 def register(router: Router) -> None:
@@ -25,6 +24,7 @@ def register(router: Router) -> None:
         check=anybody,
         params={"type": Prop(enum=("vm", "storage", "node", "sdn"))},
     )(resources)
+    router.add("GET", "/cluster/tasks", check=anybody)(tasks)
     router.add("GET", "/cluster/status", check=on_path("/", "Sys.Audit"))(status)
 
 
@@ -48,77 +48,62 @@ def resources(call: Call) -> object:
     cluster, kind = call.cluster, call.get("type")
     found: list[dict[str, object]] = []
     if kind in (None, "vm"):
-        states = cluster.broadcast.states(lambda: _states(cluster))
         for place in sorted(cluster.guests().values(), key=lambda entry: entry.vmid):
             if place.kind == "lxc" and cluster.access.allows(call.who, f"/vms/{place.vmid}", ["VM.Audit"]):
-                found.append(_guest(call, place.node, place.vmid, states.get(place.vmid)))
+                found.append(_guest(call, place))
     if kind in (None, "node"):
         may = {n: cluster.access.allows(call.who, f"/nodes/{n}", ["Sys.Audit"]) for n in cluster.config.nodes}
         for node in cluster.config.nodes:
             entry: dict[str, object] = {"id": f"node/{node}", "type": "node", "node": node, "status": "online"}
             found.append({**entry, "level": ""} if may[node] else entry)
     if kind in (None, "storage"):
-        found += _storages(call)
+        found += [
+            storage_row(cluster, node, storage)
+            for node in cluster.config.nodes
+            for storage in cluster.volumes.storages(node)
+            if cluster.access.allows(call.who, f"/storage/{storage.name}", _SEE, any_of=True)
+        ]
     return found
 
 
-def _states(cluster: Cluster) -> dict[int, dict[str, object]]:
-    """What each node tells the others now and then about its guests."""
-    states: dict[int, dict[str, object]] = {}
-    for node in cluster.config.nodes:
-        running = cluster.running(node)
-        for number in cluster.guest_ids(node):
-            with contextlib.suppress(ApiError):  # it was removed meanwhile
-                config = cluster.load(node, number)
-                status = guest_status(cluster, node, number, config, running=number in running)
-                state = {key: status[key] for key in _BROADCAST}
-                states[number] = {
-                    **state,
-                    "template": 1 if config.flag("template") else 0,
-                    "maxcpu": status["cpus"],
-                    "memhost": status["mem"],
-                }
-    return states
-
-
-def _guest(call: Call, node: str, vmid: int, state: dict[str, object] | None) -> dict[str, object]:
-    """One guest: its state as last broadcast, ``unknown`` before the first time; tags and lock are live."""
+def _guest(call: Call, place: GuestPlace) -> dict[str, object]:
+    """One guest: its state as last broadcast; tags and lock are live."""
     cluster = call.cluster
-    entry: dict[str, object] = {"id": f"lxc/{vmid}", "type": "lxc", "vmid": vmid, "node": node, "status": "unknown"}
-    entry.update(state or {})
+    entry = guest_row(cluster, place)
     with contextlib.suppress(ApiError):
-        options = cluster.load(node, vmid).options
+        options = cluster.load(place.node, place.vmid).options
         entry.update({key: options[key] for key in ("tags", "lock") if key in options})
-    pool = cluster.access.pool_of_guest(vmid)
+    pool = cluster.access.pool_of_guest(place.vmid)
     if pool is not None and cluster.access.allows(call.who, f"/pool/{pool}", ["Pool.Audit"]):
         entry["pool"] = pool
     return entry
 
 
-def _storages(call: Call) -> list[dict[str, object]]:
+def tasks(call: Call) -> object:
+    """What each node tells of its tasks: those that run, and the last ended ones, 25 in all (PVE::RESTEnvironment).
+
+    With Sys.Audit on / all of them, else those of the user who asks. A token is never such a user.
+    """
     cluster = call.cluster
+    auditor = cluster.access.allows(call.who, "/", ["Sys.Audit"])
     found: list[dict[str, object]] = []
     for node in cluster.config.nodes:
-        for storage in cluster.volumes.storages(node):
-            path = f"/storage/{storage.name}"
-            if not cluster.access.allows(call.who, path, ["Datastore.Audit", "Datastore.AllocateSpace"], any_of=True):
-                continue
-            total, used = cluster.volumes.space(node, storage)
-            found.append(
-                {
-                    "id": f"storage/{node}/{storage.name}",
-                    "type": "storage",
-                    "storage": storage.name,
-                    "node": node,
-                    "status": "available",
-                    "plugintype": storage.type,
-                    "content": ",".join(sorted(storage.content)),
-                    "shared": int(storage.shared),
-                    "maxdisk": total,
-                    "disk": used,
-                }
-            )
+        states = [cluster.tasks.status(upid) for upid in cluster.tasks.history(node)]
+        running = [state for state in states if state["status"] == "running"]
+        ended = [state for state in states if state["status"] == "stopped"]
+        for state in [*running, *ended[: max(0, MAX_TASKS - len(running))]]:
+            if auditor or state["user"] == call.who.authid:
+                found.append(_task(cluster, state))
     return found
+
+
+def _task(cluster: Cluster, state: dict[str, object]) -> dict[str, object]:
+    keys = ("upid", "node", "starttime", "type", "id", "user", "tokenid")
+    shown: dict[str, object] = {key: state[key] for key in keys if key in state}
+    if state["status"] == "running":
+        return {**shown, "pid": state["pid"]}
+    upid = Upid.parse(str(state["upid"]))
+    return {**shown, "endtime": cluster.tasks.end_time(upid), "status": state["exitstatus"], "saved": 1}
 
 
 def status(call: Call) -> object:
@@ -134,7 +119,7 @@ def status(call: Call) -> object:
                 "id": f"node/{node}",
                 "type": "node",
                 "name": node,
-                "nodeid": number,
+                "nodeid": number if len(nodes) > 1 else 0,
                 "online": 1,
                 "local": int(node == (call.local_node or nodes[0])),
                 "ip": call.cluster.config.host,

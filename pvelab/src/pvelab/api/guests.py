@@ -6,6 +6,7 @@ from pvelab import backup, guestconfig, guestcopy, guestlife, guestsnapshot
 from pvelab.api.shapes import guest_status, json_options
 from pvelab.cluster import check_config_lock, check_digest
 from pvelab.errors import ApiError, bad_param, die
+from pvelab.guestfile import GuestConfig, Section, mount_points
 from pvelab.rights import CONFIG_PRIVILEGES, check_deletions, check_options
 from pvelab.routing import Call, Router, anybody, guest, in_method
 from pvelab.schema import (
@@ -72,6 +73,10 @@ CLONE: dict[str, Prop] = {
     "target": Prop(format=node_name),
     "bwlimit": Prop("number", minimum=0),
 }
+_SUBDIRS = (
+    *("config", "pending", "status", "vncproxy", "termproxy", "vncwebsocket", "spiceproxy", "migrate", "clone"),
+    *("rrd", "rrddata", "firewall", "snapshot", "resize", "interfaces"),
+)
 _NOT_OPTIONS = ("node", "vmid", "digest", "delete", "revert")
 
 
@@ -81,6 +86,16 @@ def register(router: Router) -> None:
     skiplock = {"skiplock": Prop("boolean")}
     router.add("GET", base, check=anybody)(listing)
     router.add("POST", base, check=in_method, params=CREATE)(create)
+    router.add("GET", one, check=anybody)(index)
+    router.add(
+        "GET",
+        one + "/feature",
+        check=guest("VM.Audit"),
+        params={
+            "feature": Prop(required=True, enum=("snapshot", "clone", "copy")),
+            "snapname": Prop(format=config_id, max_length=40),
+        },
+    )(feature)
     router.add(
         "DELETE",
         one,
@@ -210,9 +225,7 @@ def config(call: Call) -> object:
     loaded = call.cluster.load(call.node, call.vmid)
     snapshot = call.get("snapshot")
     if snapshot is not None:
-        if snapshot not in loaded.snapshots:
-            raise die(f"snapshot '{snapshot}' does not exist")
-        section = loaded.snapshots[snapshot]
+        section = _snapshot(loaded, snapshot)
         options, raw = dict(section.options), section.raw
     else:
         options, raw = guestconfig.shown_options(loaded, current=call.flag("current")), loaded.main.raw
@@ -286,7 +299,8 @@ def interfaces(call: Call) -> object:
             "hwaddr": interface.hwaddr,
             "hardware-address": interface.hwaddr,
             "ip-addresses": [
-                {"ip-address": a.address, "ip-address-type": a.family, "prefix": a.prefix} for a in interface.addresses
+                {"ip-address": a.address, "ip-address-type": a.family, "prefix": str(a.prefix)}
+                for a in interface.addresses
             ],
         }
         for address in interface.addresses:
@@ -353,15 +367,37 @@ def snapshot_rollback(call: Call) -> object:
 
 def snapshot_config(call: Call) -> object:
     loaded = call.cluster.load(call.node, call.vmid)
-    name = call.params["snapname"]
-    if name not in loaded.snapshots:
-        raise die(f"snapshot '{name}' does not exist")
-    return json_options(loaded.snapshots[name].options)
+    return json_options(_snapshot(loaded, call.params["snapname"]).options)
 
 
 def template(call: Call) -> object:
-    guestcopy.make_template(call.cluster, call.node, call.vmid)
+    guestcopy.make_template(call.cluster, call.who, call.node, call.vmid)
     return None
+
+
+def index(call: Call) -> object:
+    """What is below a guest, as pve-container lists it: more than this lab knows."""
+    call.cluster.load(call.node, call.vmid)
+    return [{"subdir": name} for name in _SUBDIRS]
+
+
+def feature(call: Call) -> object:
+    """Whether every volume of the guest, or of a snapshot of it, can be cloned, copied or part of a snapshot."""
+    loaded = call.cluster.load(call.node, call.vmid)
+    snapshot = call.get("snapname")
+    options = _snapshot(loaded, snapshot).options if snapshot is not None else loaded.options
+    wanted = call.params["feature"]
+    able = all(
+        call.cluster.volumes.has_feature(mount["volume"], wanted, of_snapshot=snapshot is not None)
+        for _, mount in mount_points(options)
+    )
+    return {"hasFeature": int(able)}
+
+
+def _snapshot(loaded: GuestConfig, name: str) -> Section:
+    if name not in loaded.snapshots:
+        raise die(f"snapshot '{name}' does not exist")
+    return loaded.snapshots[name]
 
 
 def move_volume(call: Call) -> object:

@@ -11,11 +11,14 @@ from pvelab.schema import Prop, storage_id, vmid
 from pvelab.tasks import Upid, check_own_task
 
 _STARTED = time.time()
+CARD = "eno1"
+"""The node's own network card, a port of its bridge."""
 
 
 def register(router: Router) -> None:
     router.add("GET", "/nodes", check=anybody)(nodes)
     router.add("GET", "/nodes/{node}/version", check=anybody)(version)
+    router.add("GET", "/nodes/{node}/qemu", check=anybody, params={"full": Prop("boolean")})(machines)
     router.add("GET", "/nodes/{node}/status", check=on_path("/nodes/{node}", "Sys.Audit"))(status)
     router.add(
         "GET",
@@ -93,6 +96,17 @@ def version(call: Call) -> object:
     return {"version": release, "release": release.rpartition(".")[0], "repoid": "0c5b1d0a7f6e2b41"}
 
 
+def machines(call: Call) -> object:
+    """The virtual machines: names only, and none ever runs here."""
+    return [
+        {"vmid": place.vmid, "status": "stopped", "name": f"VM{place.vmid}"}
+        for place in sorted(call.cluster.guests().values(), key=lambda entry: entry.vmid)
+        if place.kind == "qemu"
+        and place.node == call.node
+        and call.cluster.access.allows(call.who, f"/vms/{place.vmid}", ["VM.Audit"])
+    ]
+
+
 def status(call: Call) -> object:
     load = _load()
     return {
@@ -107,15 +121,17 @@ def status(call: Call) -> object:
 
 
 def networks(call: Call) -> object:
-    """The bridges that the caller may use (SDN.Use) or see, and with ``any_bridge`` the vnets."""
+    """All cards, and the bridges that the caller may use or see (SDN.Use, SDN.Audit); with ``any_bridge`` the vnets."""
     cluster = call.cluster
 
     def may_see(bridge: str, zone: str) -> bool:
         return cluster.access.allows(call.who, f"/sdn/zones/{zone}/{bridge}", ["SDN.Audit", "SDN.Use"], any_of=True)
 
-    auditor = cluster.access.allows(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
-    bridges = [bridge for bridge in cluster.config.bridges if auditor or may_see(bridge, "localnetwork")]
+    bridges = [bridge for bridge in cluster.config.bridges if may_see(bridge, "localnetwork")]
     rows = [{"iface": bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static"} for bridge in bridges]
+    if call.get("type") is None:
+        # Only bridges are kept from those without rights (facts proxmox-9.2, row 25).
+        rows.insert(0, {"iface": CARD, "type": "eth", "active": 1, "exists": 1, "method": "manual"})
     if call.get("type") == "any_bridge":
         vnets = [vnet for vnet, zone in cluster.config.vnets if may_see(vnet, zone)]
         # Without its zone (pve-network, get_local_vnets).
@@ -155,9 +171,15 @@ def tasks(call: Call) -> object:
 
 def _readable(call: Call) -> Upid:
     """The task of the path when the caller may read it (facts proxmox 13)."""
+    return _task(call, "Sys.Audit")
+
+
+def _task(call: Call, privilege: str) -> Upid:
+    """That there is none is said before who may see it (facts proxmox-9.2, row 19)."""
     upid = Upid.parse(call.params["upid"])
+    call.cluster.tasks.check_exists(upid)
     if not check_own_task(upid, call.who.authid):
-        call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Audit"])
+        call.cluster.access.check(call.who, f"/nodes/{call.node}", [privilege])
     return upid
 
 
@@ -172,10 +194,7 @@ def task_log(call: Call) -> object:
 
 
 def task_abort(call: Call) -> object:
-    upid = Upid.parse(call.params["upid"])
-    if not check_own_task(upid, call.who.authid):
-        call.cluster.access.check(call.who, f"/nodes/{call.node}", ["Sys.Modify"])
-    call.cluster.tasks.abort(upid)
+    call.cluster.tasks.abort(_task(call, "Sys.Modify"))
     return None
 
 

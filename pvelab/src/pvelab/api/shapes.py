@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 
-from pvelab.cluster import DEFAULT_MEMORY, Cluster
+from pvelab.cluster import DEFAULT_MEMORY, Cluster, GuestPlace
+from pvelab.config import StorageConfig
 from pvelab.errors import ApiError
 from pvelab.guestconfig import max_disk
 from pvelab.guestfile import GuestConfig
@@ -12,6 +14,10 @@ from pvelab.runtime import Usage
 from pvelab.schema import INTEGER_OPTIONS
 
 MIB = 1 << 20
+_BROADCAST = (
+    *("status", "name", "cpu", "maxmem", "mem", "maxdisk", "disk", "netin", "netout", "diskread", "diskwrite"),
+    "uptime",
+)
 _PRESSURE = ("pressurecpufull", "pressurecpusome", "pressureiofull", "pressureiosome")
 _PRESSURE_MEMORY = ("pressurememoryfull", "pressurememorysome")
 
@@ -21,6 +27,55 @@ def json_options(options: dict[str, str]) -> dict[str, object]:
     return {
         key: int(value) if key in INTEGER_OPTIONS and value.lstrip("-").isdigit() else value
         for key, value in options.items()
+    }
+
+
+def content_text(storage: StorageConfig) -> str:
+    """The kinds of content in the order of a Perl hash: another one each time (facts proxmox-9.2, row 26)."""
+    kinds = sorted(storage.content)
+    return ",".join(random.sample(kinds, len(kinds)))
+
+
+def guest_row(cluster: Cluster, place: GuestPlace) -> dict[str, object]:
+    """One guest as last broadcast, ``unknown`` before the first time (PVE::API2Tools, extract_vm_stats)."""
+    entry = {"id": f"{place.kind}/{place.vmid}", "type": place.kind, "vmid": place.vmid, "node": place.node}
+    state = cluster.broadcast.states(lambda: _states(cluster)).get(place.vmid)
+    return {**entry, "status": "unknown", **(state or {})}
+
+
+def _states(cluster: Cluster) -> dict[int, dict[str, object]]:
+    """What each node tells the others now and then about its guests."""
+    states: dict[int, dict[str, object]] = {}
+    for node in cluster.config.nodes:
+        running = cluster.running(node)
+        for number in cluster.guest_ids(node):
+            with contextlib.suppress(ApiError):  # it was removed meanwhile
+                config = cluster.load(node, number)
+                status = guest_status(cluster, node, number, config, running=number in running)
+                state = {key: status[key] for key in _BROADCAST}
+                states[number] = {
+                    **state,
+                    "template": 1 if config.flag("template") else 0,
+                    "maxcpu": status["cpus"],
+                    "memhost": status["mem"],
+                }
+    return states
+
+
+def storage_row(cluster: Cluster, node: str, storage: StorageConfig) -> dict[str, object]:
+    """One storage of a node as last broadcast (PVE::API2Tools, extract_storage_stats)."""
+    total, used = cluster.volumes.space(node, storage)
+    return {
+        "id": f"storage/{node}/{storage.name}",
+        "type": "storage",
+        "storage": storage.name,
+        "node": node,
+        "status": "available",
+        "plugintype": storage.type,
+        "content": content_text(storage),
+        "shared": int(storage.shared),
+        "maxdisk": total,
+        "disk": used,
     }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
+from pvelab.api.shapes import content_text
 from pvelab.config import StorageConfig
 from pvelab.errors import ApiError, bad_param, die
 from pvelab.rights import check_volume_access
@@ -19,6 +21,8 @@ _SEE = ("Datastore.Audit", "Datastore.AllocateSpace")
 
 def register(router: Router) -> None:
     router.add("GET", "/storage", check=anybody, params={"type": Prop()})(configured)
+    # The list takes less than Datastore.Allocate, one entry does not.
+    router.add("GET", "/storage/{storage}", check=on_storage("Datastore.Allocate"))(configured_one)
     router.add(
         "GET",
         "/nodes/{node}/storage",
@@ -61,7 +65,7 @@ def _describe(call: Call, storage: StorageConfig) -> dict[str, object]:
     total, used = call.cluster.volumes.space(call.node, storage)
     return {
         "type": storage.type,
-        "content": ",".join(sorted(storage.content)),
+        "content": content_text(storage),
         "enabled": int(storage.enabled),
         "active": int(storage.enabled),
         "shared": int(storage.shared),
@@ -76,22 +80,28 @@ def _visible(call: Call, storage: StorageConfig) -> bool:
 
 
 def configured(call: Call) -> object:
-    found: list[dict[str, object]] = []
-    for storage in call.cluster.config.storages:
-        if _visible(call, storage) and call.get("type") in (None, storage.type):
-            entry: dict[str, object] = {
-                "storage": storage.name,
-                "type": storage.type,
-                "content": ",".join(sorted(storage.content)),
-            }
-            if storage.shared:
-                entry["shared"] = 1
-            if storage.nodes is not None:
-                entry["nodes"] = ",".join(sorted(storage.nodes))
-            if not storage.enabled:
-                entry["disable"] = 1
-            found.append(entry | type_of(storage).settings(storage))
-    return found
+    return [
+        _configuration(call, storage)
+        for storage in call.cluster.config.storages
+        if _visible(call, storage) and call.get("type") in (None, storage.type)
+    ]
+
+
+def configured_one(call: Call) -> object:
+    return _configuration(call, call.cluster.volumes.storage(call.params["storage"]))
+
+
+def _configuration(call: Call, storage: StorageConfig) -> dict[str, object]:
+    """The storage's entry in storage.cfg, and the digest of that file."""
+    entry: dict[str, object] = {"storage": storage.name, "type": storage.type, "content": content_text(storage)}
+    if storage.shared:
+        entry["shared"] = 1
+    if storage.nodes is not None:
+        entry["nodes"] = ",".join(sorted(storage.nodes))
+    if not storage.enabled:
+        entry["disable"] = 1
+    entry["digest"] = hashlib.sha1(repr(call.cluster.config.storages).encode(), usedforsecurity=False).hexdigest()
+    return entry | type_of(storage).settings(storage)
 
 
 def listing(call: Call) -> object:
@@ -152,7 +162,7 @@ def _entry(entry: VolumeInfo, kind: str) -> dict[str, object]:
         "content": kind,
         "format": entry.format,
         "size": entry.size,
-        "ctime": entry.ctime,
+        "ctime": type_of(entry.volume.storage).shown_ctime(entry.ctime),
     }
     if entry.volume.owner is not None:
         shown["vmid"] = entry.volume.owner

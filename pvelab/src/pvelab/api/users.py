@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pvelab.access import BUILTIN_ROLES, PRIVILEGES, ROOT, Identity, Token, User, is_acl_path, normalise_path
-from pvelab.errors import ApiError, bad_param, denied, die
-from pvelab.routing import Call, Router, anybody, in_method, on_path
-from pvelab.schema import Prop, config_id, split_list, user_id
+from pvelab.access import BUILTIN_ROLES, PRIVILEGES, REALMS, ROOT, Token, User, is_acl_path, normalise_path
+from pvelab.errors import ApiError, bad_param, bad_params, denied, die
+from pvelab.routing import Call, Router, anybody, on_path
+from pvelab.schema import Prop, config_id, split_list, token_id_list, user_id
 
 _USER_FIELDS = {
     "enable": Prop("boolean"),
@@ -26,24 +26,26 @@ _USERID = Prop(required=True, format=user_id, max_length=64)
 
 
 def register(router: Router) -> None:
-    modify = on_path("/access/groups", "User.Modify")
     users = "/access/users"
     router.add("GET", users, check=anybody, params={"enabled": Prop("boolean"), "full": Prop("boolean")})(user_list)
     router.add(
         "POST",
         users,
-        check=modify,
+        check=_may_create,
         params={"userid": _USERID, "password": Prop(min_length=8, max_length=64), **_USER_FIELDS},
     )(user_create)
-    router.add("GET", users + "/{userid}", check=in_method)(user_read)
+    router.add("GET", users + "/{userid}", check=_may_read)(user_read)
     router.add(
-        "PUT", users + "/{userid}", check=modify, params={**_USER_FIELDS, "append": Prop("boolean", requires="groups")}
+        "PUT",
+        users + "/{userid}",
+        check=_may_update,
+        params={**_USER_FIELDS, "append": Prop("boolean", requires="groups")},
     )(user_update)
-    router.add("DELETE", users + "/{userid}", check=modify)(user_delete)
+    router.add("DELETE", users + "/{userid}", check=_may_delete)(user_delete)
     router.add(
         "PUT",
         "/access/password",
-        check=in_method,
+        check=_may_change_password,
         allow_token=False,
         params={
             "userid": _USERID,
@@ -84,13 +86,13 @@ def register(router: Router) -> None:
     router.add(
         "PUT",
         "/access/acl",
-        check=in_method,
+        check=_may_grant,
         params={
             "path": Prop(required=True),
             "roles": Prop(required=True),
             "users": Prop(),
             "groups": Prop(),
-            "tokens": Prop(),
+            "tokens": Prop(format=token_id_list),
             "propagate": Prop("boolean"),
             "delete": Prop("boolean"),
         },
@@ -99,11 +101,55 @@ def register(router: Router) -> None:
 
 # --- users ---
 
+_ALL = "/access/groups"
+"""Rights here are rights over every user. The lab knows none over the users of one group."""
+
+
+def _allocate(call: Call) -> None:
+    realm = call.params.get("userid", "").rpartition("@")[2]
+    call.cluster.access.check(call.who, f"/access/realm/{realm}", ["Realm.AllocateUser"])
+
+
+def _over_user(call: Call, *privileges: str) -> None:
+    """The check ``userid-group``: 500 for a user that is not there, else a 403 that names nothing."""
+    _find_user(call)
+    if not call.cluster.access.allows(call.who, _ALL, privileges, any_of=True):
+        raise denied()
+
+
+def _may_create(call: Call) -> None:
+    _allocate(call)
+    call.cluster.access.check(call.who, _ALL, ["User.Modify"])
+
+
+def _may_read(call: Call) -> None:
+    _over_user(call, "User.Modify", "Sys.Audit")
+
+
+def _may_update(call: Call) -> None:
+    _find_user(call)
+    call.cluster.access.check(call.who, _ALL, ["User.Modify"])
+
+
+def _may_delete(call: Call) -> None:
+    _allocate(call)
+    _over_user(call, "User.Modify")
+
+
+def _may_change_password(call: Call) -> None:
+    if call.params.get("userid") == call.who.authid:
+        return
+    try:
+        _may_delete(call)
+    except ApiError:
+        raise denied() from None
+
 
 def _find_user(call: Call) -> User:
-    user = call.cluster.access.users.get(call.params["userid"])
+    userid = call.params.get("userid", "")
+    user = call.cluster.access.users.get(userid)
     if user is None:
-        raise die(f"no such user ('{call.params['userid']}')")
+        raise die(f"no such user ('{userid}')")
     return user
 
 
@@ -115,9 +161,9 @@ def _shown_user(user: User) -> dict[str, object]:
 
 
 def user_list(call: Call) -> object:
-    """All users with User.Modify or Sys.Audit, else only the own entry; ``full``: groups and tokens, too."""
+    """All users with User.Modify or Sys.Audit, else only the own entry, of which a token has none."""
     access = call.cluster.access
-    all_of_them = access.allows(call.who, "/access/groups", ["User.Modify", "Sys.Audit"], any_of=True)
+    all_of_them = access.allows(call.who, _ALL, ["User.Modify", "Sys.Audit"], any_of=True)
     return [
         {
             "userid": name,
@@ -126,7 +172,7 @@ def user_list(call: Call) -> object:
             **(_memberships(user) if call.flag("full") else {}),
         }
         for name, user in sorted(access.users.items())
-        if (all_of_them or name == call.who.user) and call.get("enabled") in (None, str(int(user.enable)))
+        if (all_of_them or name == call.who.authid) and call.get("enabled") in (None, str(int(user.enable)))
     ]
 
 
@@ -141,8 +187,7 @@ def _memberships(user: User) -> dict[str, object]:
 def user_create(call: Call) -> None:
     access, userid = call.cluster.access, call.params["userid"]
     realm = userid.rpartition("@")[2]
-    access.check(call.who, f"/access/realm/{realm}", ["Realm.AllocateUser"])
-    if realm not in ("pam", "pve"):
+    if realm not in REALMS:
         raise die(f"create user failed: domain '{realm}' does not exist")
     if userid in access.users:
         raise die(f"create user failed: user '{userid}' already exists")
@@ -167,8 +212,6 @@ def _set_user(call: Call, user: User) -> None:
 
 
 def user_read(call: Call) -> object:
-    if call.params["userid"] != call.who.user:
-        call.cluster.access.check(call.who, "/access/groups", ["User.Modify", "Sys.Audit"], any_of=True)
     user = _find_user(call)
     tokens = {name: _shown_token(token) for name, token in user.tokens.items()}
     return {**_shown_user(user), "groups": user.groups, "tokens": tokens}
@@ -192,9 +235,7 @@ def user_delete(call: Call) -> None:
 
 
 def password(call: Call) -> None:
-    """Own password, or any with User.Modify; tokens may not."""
-    if call.params["userid"] != call.who.authid:
-        call.cluster.access.check(call.who, "/access/groups", ["User.Modify"])
+    """Own password, or any with Realm.AllocateUser and User.Modify; tokens may not."""
     _find_user(call)
     call.cluster.access.set_password(call.params["userid"], call.params["password"])
 
@@ -204,7 +245,7 @@ def password(call: Call) -> None:
 
 def _own_tokens(call: Call) -> None:
     if call.params["userid"] != call.who.authid:
-        call.cluster.access.check(call.who, "/access/groups", ["User.Modify"])
+        _over_user(call, "User.Modify")
 
 
 def _find_token(call: Call) -> Token:
@@ -243,8 +284,13 @@ def token_create(call: Call) -> object:
     secret = call.cluster.access.add_token(
         userid, tokenid, privsep=privsep, expire=call.number("expire", 0), comment=call.get("comment")
     )
-    info = _shown_token(_find_token(call))
+    # As Proxmox made it, before it was read back: what was given is text, what was not is not there (9.2, row 10).
+    info = {"privsep": 1, **_given(call)}
     return {"full-tokenid": f"{userid}!{tokenid}", "value": secret, "info": info}
+
+
+def _given(call: Call) -> dict[str, object]:
+    return {key: call.params[key] for key in _TOKEN_FIELDS if call.params.get(key)}
 
 
 def token_update(call: Call) -> object:
@@ -252,9 +298,10 @@ def token_update(call: Call) -> object:
     if call.get("privsep") is not None:
         token.privsep = call.flag("privsep")
     token.expire = call.number("expire", token.expire)
-    token.comment = call.get("comment") or token.comment
+    if (comment := call.get("comment")) is not None:
+        token.comment = comment or None
     call.cluster.access.save()
-    return _shown_token(token)
+    return {**_shown_token(token), **_given(call)}
 
 
 def token_delete(call: Call) -> None:
@@ -402,51 +449,66 @@ def acl_list(call: Call) -> object:
     ]
 
 
-def _may_grant(who: Identity, call: Call, path: str) -> bool:
-    access = call.cluster.access
-    if access.allows(who, path, ["Permissions.Modify"]):
-        return True
-    branch = path.split("/")[1] if path != "/" else ""
-    privilege = {"storage": "Datastore.Allocate", "vms": "VM.Allocate", "pool": "Pool.Allocate"}.get(branch)
-    return privilege is not None and access.allows(who, path, [privilege])
+def _may_grant(call: Call) -> None:
+    path = normalise_path(call.params.get("path", ""))
+    call.cluster.access.check_perm_modify(call.who, path)
 
 
 def acl_update(call: Call) -> None:
     access = call.cluster.access
-    path = normalise_path(call.params["path"])
-    if not is_acl_path(path):
-        raise bad_param("path", f"invalid ACL path '{path}'")
-    if not _may_grant(call.who, call, path):
-        raise denied(f"{path}, Permissions.Modify")
     subjects = [
         (kind, name)
         for kind, parameter in (("user", "users"), ("group", "groups"), ("token", "tokens"))
         for name in split_list(call.get(parameter) or "")
     ]
     if not subjects:
-        text = "property is missing and it is not optional"
-        raise ApiError(400, "Parameter verification failed.", dict.fromkeys(("users", "groups", "tokens"), text))
+        text = "either 'users', 'groups' or 'tokens' is required."
+        raise bad_params(dict.fromkeys(("users", "groups", "tokens"), text))
+    path, delete, propagate = normalise_path(call.params["path"]), call.flag("delete"), call.get("propagate") != "0"
+    if not delete and not is_acl_path(path):
+        raise bad_param("path", f"invalid ACL path '{path}'")
     roles = split_list(call.params["roles"])
+    try:
+        for role in roles:
+            if role not in access.roles:
+                raise die(f"role '{role}' does not exist")
+            _check_may_hand_out(call, path, role, delete=delete, propagate=propagate)
+            for kind, name in subjects:
+                _check_subject(call, kind, name)
+    except ApiError as error:
+        raise die(f"ACL update failed: {error.exit_text()}") from None
     for role in roles:
-        if role not in access.roles:
-            raise die(f"ACL update failed: role '{role}' does not exist")
         for kind, name in subjects:
-            _check_subject(call, kind, name)
-    for role in roles:
-        for kind, name in subjects:
-            if call.flag("delete"):
+            if delete:
                 access.revoke(path, kind, name, role)
-            else:
-                access.grant(path, kind, name, role, call.get("propagate") != "0")
+            elif name != ROOT:  # who is always Administrator, and is not written (facts proxmox-9.2, row 12)
+                access.grant(path, kind, name, role, propagate)
+
+
+def _check_may_hand_out(call: Call, path: str, role: str, *, delete: bool, propagate: bool) -> None:
+    """Without Permissions.Modify nobody hands out more than they hold (PVE::API2::ACL, update_acl)."""
+    access, verb = call.cluster.access, "remove" if delete else "add"
+    held = access.permissions(call.who.authid, path)
+    if "Permissions.Modify" in held:
+        return
+    if role == "NoAccess":
+        raise bad_param("role", f"Cannot {verb} role '{role}' - requires 'Permissions.Modify'")
+    for privilege in sorted(access.roles[role]):
+        if privilege not in held:
+            rule = "requires 'Permissions.Modify' or superset of privileges."
+            raise bad_param("role", f"Cannot {verb} role '{role}' - {rule}")
+        if propagate and not held[privilege] and not delete:
+            rule = "requires 'Permissions.Modify' or propagated superset of privileges."
+            raise bad_param("role", f"Cannot {verb} role '{role}' with propagation - {rule}")
 
 
 def _check_subject(call: Call, kind: str, name: str) -> None:
     access = call.cluster.access
     if kind == "group" and name not in access.groups:
-        raise die(f"ACL update failed: group '{name}' does not exist")
+        raise die(f"group '{name}' does not exist")
     if kind == "user" and name not in access.users:
-        raise die(f"ACL update failed: user '{name}' does not exist")
+        raise die(f"user '{name}' does not exist")
     if kind == "token":
         userid, _, tokenid = name.partition("!")
         if userid not in access.users or tokenid not in access.users[userid].tokens:
-            raise die(f"ACL update failed: no such token '{tokenid}' for user '{userid}'")
+            raise die(f"no such token '{tokenid}' for user '{userid}'")

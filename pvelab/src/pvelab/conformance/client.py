@@ -71,21 +71,22 @@ class Client:
         self,
         method: str,
         path: str,
-        given: Mapping[str, Any] | None = None,
+        given: Mapping[str, Any] | str | None = None,
         *,
         json_body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One request, sent once; ClientError when there is no answer."""
+        """One request, sent once; ClientError when there is no answer. A text is sent as it is, as a form's body."""
         place = "/api2/json" + quote(path, safe="/%:@!$&'()*+,;=?~-._")
         sent = {**(headers or {})}
         body: str | None = None
         if json_body is not None:
             body, sent["Content-Type"] = json.dumps(json_body), "application/json"
-        elif method in ("GET", "DELETE"):
+        elif method in ("GET", "DELETE") and not isinstance(given, str):
             place += ("&" if "?" in place else "?") + urlencode(given) if given else ""
         else:
-            body, sent["Content-Type"] = urlencode(given or {}), "application/x-www-form-urlencoded"
+            body = given if isinstance(given, str) else urlencode(given or {})
+            sent["Content-Type"] = "application/x-www-form-urlencoded"
         try:
             connection = self._connected()
             connection.request(method, place, body, sent)

@@ -3,19 +3,20 @@
 A case (``cases/*.yaml``)::
 
     id: destroy-protected            # unique
-    facts: "5"                       # section of facts/proxmox.md
+    facts: "5"                       # section of facts/proxmox.md;  "9.2/5": row of facts/proxmox-9.2.md;  else a file
     guests: {105: {protection: "1"}} # written before; null removes an option of the standard guest
     running: [105]
     volumes: {"local-lvm:vm-9105-disk-0": 8}    # GiB, formatted;  raw: the same without a file system
     acl: [{path: /vms, privs: [VM.Audit]}]      # for the user and token "custom"
     before: ["PUT /nodes/pve/lxc/105/config delete=mp0"]   # calls of root that must succeed
     as: demo                         # nothing, nobody, custom, demo, root-token, root; demo when not given
-    call: DELETE /nodes/pve/lxc/105
-    with: {force: 1}                 # json: for a JSON body
+    call: DELETE /nodes/pve/lxc/105  # $UPID: the task that the last call of before returned
+    with: {force: 1}                 # json: for a JSON body;  raw_body: the form's text as it is sent
     status: 500
     reason: can't remove CT 105 - protection mode enabled
-    errors: {…}                      # the whole errors object
-    data: …                          # the whole data;  has: {…}  a part of it
+    errors: {…}                      # the whole errors object;  errors_like: an expression for each text
+    body: {…}                        # the whole body of a 401, which is empty otherwise
+    data: …                          # the whole data;  has: {…}  a part of it;  members: parts of a pool's rows
     task: OK                         # exit text of the task that the call returned;  log: [lines it has]
     after: {105: {mp0: null}}        # options in the file; null is absent
     pending: {105: {…}}              # the whole pending section;  sections: {105: {s1: {…}}} for snapshots
@@ -39,6 +40,7 @@ KNOWN = frozenset(
         *("id", "facts", "guests", "running", "volumes", "raw", "acl", "before", "as", "call", "with", "json"),
         *("headers", "status", "reason", "errors", "data", "has", "lacks", "task", "log", "after", "pending"),
         *("sections", "gone", "kept", "freed", "up", "down", "pools", "nodes"),
+        *("raw_body", "errors_like", "body", "members"),
     )
 )
 

@@ -71,20 +71,30 @@ def _of_answer(case: Mapping[str, Any], answer: Answer) -> Iterator[str]:
         yield _expected("reason", case["reason"], answer.reason)
     if answer.status < 400:
         return
-    # Facts 0: a 401 has no body, and the connection is closed on any error.
+    # Facts 0: a 401 has no body but at a login, and the connection is closed on any error.
     if answer.headers.get("connection", "").lower() != "close":
         yield _expected("header Connection", "close", answer.headers.get("connection"))
     if answer.status == 401:
-        if answer.text:
-            yield _expected("body", "", answer.text)
+        seen = answer.body if answer.text else None
+        if seen != case.get("body"):
+            yield _expected("body", case.get("body", ""), answer.text)
         return
     body = answer.body
     if body.get("data") is not None:
         yield _expected("data", None, body["data"])
     if (first := body.get("message", "").split("\n")[0]) != answer.reason:
         yield _expected("message", answer.reason, first)
-    if body.get("errors") != case.get("errors"):
-        yield _expected("errors", case.get("errors"), body.get("errors"))
+    if not _errors_fit(case, body.get("errors")):
+        yield _expected("errors", case.get("errors_like", case.get("errors")), body.get("errors"))
+
+
+def _errors_fit(case: Mapping[str, Any], errors: Any) -> bool:
+    patterns = case.get("errors_like")
+    if patterns is None:
+        return bool(errors == case.get("errors"))
+    return set(errors or {}) == set(patterns) and all(
+        re.fullmatch(pattern, errors[name], re.DOTALL) for name, pattern in patterns.items()
+    )
 
 
 def _of_data(case: Mapping[str, Any], data: Any) -> Iterator[str]:
@@ -101,6 +111,11 @@ def _of_data(case: Mapping[str, Any], data: Any) -> Iterator[str]:
                 yield _expected("data has a row", entry, data)
     elif wanted is not None and not re.fullmatch(wanted, str(data)):
         yield _expected("data", wanted, data)
+    pool = rows[0] if rows else None
+    for entry in case.get("members", []):
+        members = pool["members"] if isinstance(pool, dict) else []
+        if not any(_holds(row, entry) for row in members):
+            yield _expected("members has a row", entry, data)
     for entry in case.get("lacks", []):
         if any(_holds(row, entry) for row in rows):
             yield f"data: a row with {entry!r} is not expected"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
+from urllib.parse import quote
 
 from pvelab.conformance import contract
 from pvelab.conformance.client import Client, ClientError
@@ -209,7 +210,8 @@ class Run:
         world, case = self._world, self._world.names.case(table_case)
         method, path = case["call"].split(" ", 1)
         who, given = case.get("as", "demo"), case.get("json") or case.get("with")
-        request = {"method": method, "path": path, "as": who, "parameters": given or {}}
+        sent = case.get("raw_body", case.get("with"))
+        request = {"method": method, "path": path, "as": who, "parameters": sent or given or {}}
         fixed: dict[str, Any] = {"id": case["id"], "facts": case["facts"]}
         # Whether it would reach outside is known before anything is made for it.
         if why := world.scope.outside(method, path, given or {}):
@@ -217,10 +219,8 @@ class Run:
         answer: Answer | None = None
         try:
             there = self._belongings(case)
-            world.prepare(case)
-            answer = world.call(
-                who, method, path, case.get("with"), json_body=case.get("json"), headers=case.get("headers")
-            )
+            path = path.replace("$UPID", quote(world.prepare(case), safe=""))
+            answer = world.call(who, method, path, sent, json_body=case.get("json"), headers=case.get("headers"))
             found = differences(case, _without(answer, there), world)
         except RefusedError as error:
             found = []
