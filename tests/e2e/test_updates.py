@@ -286,6 +286,60 @@ def test_what_the_release_does_of_its_own_accord_is_met(guest: Guest, pair: Pair
     guest.run(switch_to(guest, built[1]))
 
 
+def backup_line(guest: Guest) -> str:
+    """What the status says of the backups."""
+    text = guest.shell("python3 -IB /usr/local/lib/hermes-stack/status.py")
+    return next(line for line in text.splitlines() if line.startswith("backup"))
+
+
+def on_schedule(guest: Guest) -> list[str]:
+    """Names of the backups that the timer made, newest first."""
+    return [each["name"] for each in backups(guest) if each["reason"] == "on schedule"]
+
+
+def test_the_cattle_backs_up_by_itself_and_what_keeps_it_from_that_is_seen(
+    guest: Guest, pair: Pair, built: tuple[str, str]
+) -> None:
+    work = f"{HOME}/workspace/plan.md"
+    guest.shell(f"runuser -u hermes -- sh -c 'echo first >{work}'")
+    # The minute that began a moment ago: the last backup is of an update, longer ago than that.
+    due = guest.shell("date +%H:%M").strip()
+    running = pids(guest)
+    guest.run(guest.configure(built[1], agentBackupsKept=20, agentBackupTimes=[due]))
+    assert guest.shell("systemctl is-active agent-backup.timer").strip() == "active"
+    start = "systemctl start agent-backup.service"
+    guest.shell(start)
+    (name,) = on_schedule(guest)
+    assert f"({name}); each day at {due}" in backup_line(guest)
+    guest.shell(start)
+    assert on_schedule(guest) == [name]
+    assert guest.shell(f"cat {BACKUPS}/{name}/home/workspace/plan.md").strip() == "first"
+    assert pids(guest) == running
+
+    # The agent removes it, and holds the lock: both is its to do, and is seen.
+    hold = f"exec 9>>{BACKUPS}/.lock; flock 9; rm -rf {BACKUPS}/{name}; touch /tmp/held; exec sleep 600"
+    guest.shell(f"systemd-run --quiet --unit=holds-the-lock --uid=hermes sh -c {shlex.quote(hold)}")
+    guest.shell("until [ -e /tmp/held ]; do sleep 0.1; done")
+    assert "failed" in guest.shell(f"{start} 2>/dev/null || echo failed")
+    assert "FAILED" in backup_line(guest)
+    assert "another backup or restore is at work" in backup_line(guest)
+    status, out, err = guest.verify(version=pair.after)
+    assert (status, json.loads(out)["backup"]) == (0, "failed")
+    assert "warning: backup: FAILED" in err
+    guest.shell(f"systemctl stop holds-the-lock; {start}")
+    (again,) = on_schedule(guest)
+    assert f"({again}); each day at {due}" in backup_line(guest)
+
+    # Files that the agent has deleted come back, beside its data.
+    remember(guest, pair.after, "the fish is called Wanda")
+    guest.shell(f"runuser -u hermes -- rm {work}")
+    guest.run(backups_plan("restore", again))
+    assert guest.shell(f"cat {work}").strip() == "first"
+    assert "Wanda" not in remembered(guest, pair.after)
+    guest.run(switch_to(guest, built[1]))
+    assert "agent-backup" not in guest.shell("ls /etc/systemd/system")
+
+
 def test_back_to_a_backup_by_hand(guest: Guest, pair: Pair) -> None:
     made = run_cut(guest, backups_plan("make"), "backed up: ")
     assert str(made["path"]).startswith(f"{BACKUPS}/")
