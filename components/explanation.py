@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from applications.hermes.phases import READ_AT_START
+
+SAID = re.compile(r"(?P<phase>\S+) runs again \((?P<why>[^()]*)\)(?:; (?P<then>.*))?")
+"""What `explain` says, in its parts: scripts/preview takes it apart."""
 
 
 def explain(phase: str, before: Mapping[str, Any], declared: Mapping[str, Any], digest: str) -> str | None:

@@ -22,6 +22,7 @@ from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT
 from provisioning.ssh import HostKey, SshTarget, connect
+from scripts.lib.preview import SECONDS, UNTOUCHED, Found, Row, comment, read_events, rows
 from tests.e2e.phase_guest import made_of
 from tests.e2e.test_demo import left_behind
 from tests.settings import bare_metal
@@ -58,8 +59,8 @@ class Stacks:
             "config", "set", "--stack", stack, "--secret", "--path", key, cwd=CHECKOUT, env=self.env, stdin=value
         )
 
-    def run(self, verb: str, stack: str, *options: str) -> Run:
-        run = pulumi([verb, "--stack", stack, *options], cwd=CHECKOUT, env=self.env)
+    def run(self, verb: str, stack: str, *options: str, log: Path | None = None) -> Run:
+        run = pulumi([verb, "--stack", stack, *options], cwd=CHECKOUT, env=self.env, log=log)
         assert run.ok, run.explain()
         return run
 
@@ -106,6 +107,19 @@ def stacks(tmp_path: Path) -> Iterator[Stacks]:
         yield made
 
 
+def a_reviewer_is_told(found: Found) -> None:
+    """The rows of a real preview that changes the model, a document and the packages."""
+    packages, settings = rows(found)
+    assert packages == Row("packages and account in the cattle", "changed: extra_packages")
+    assert (settings.what, settings.why) == ("the agent's settings", "changed: documents.SOUL.md, model.name")
+    assert settings.restarts.startswith("hermes-gateway")
+    assert (settings.offline, settings.data) == (SECONDS, UNTOUCHED)
+    text, good = comment([found])
+    assert good
+    assert "digest" not in text
+    assert "another-model" in text
+
+
 @pytest.mark.timeout(1500)
 def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks) -> None:
     stacks.configure(cattleAddress="dhcp", cattleGateway=None, cattleNameserver=None, agentApi=False)
@@ -133,7 +147,9 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert "cattle-agent-agent runs again (changed: git_commit)" in told
     assert "cattle-agent-configure runs again (changed: agent_directory, documents.SOUL.md); restarts hermes-" in told
     stacks.configure(agentModel="another-model", agentCommit=commit, agentExtraPackages=["tree"])
-    preview = stacks.run("preview", "cattle")
+    events = stacks.lab.state_dir / "preview.log"
+    preview = stacks.run("preview", "cattle", log=events)
+    a_reviewer_is_told(read_events("cattle", events.read_text().splitlines()))
     told = "\n".join(preview.messages)
     assert "cattle-agent-baseline runs again (changed: extra_packages)" in told
     assert "cattle-agent-configure runs again (changed: documents.SOUL.md, model.name); restarts hermes-" in told
