@@ -11,7 +11,8 @@
     │   ├── GuestIsTemplate     a template cannot be started or given a volume
     │   ├── NotOurs             the guest does not carry this stack's claim
     │   ├── VolumeMissing       no volume of that name on the storage
-    │   ├── VolumeElsewhere     the volume exists on another storage than the one asked for
+    │   ├── VolumeElsewhere     the volume is on another storage, or node, than the one asked for
+    │   ├── VolumeUnusable      a volume of that kind can't be used as asked for
     │   ├── OwnerMismatch       the number in the volume's name is not the declared owner's
     │   ├── VolumeHeld          another guest names the volume
     │   ├── HolderUnknown       a guest could not be read, so one writer cannot be proved
@@ -179,7 +180,11 @@ class VolumeMissing(Refusal):
 
 
 class VolumeElsewhere(Refusal):
-    """The volume lies on another storage than the one asked for."""
+    """The volume lies on another storage than the one asked for, or on another node's own."""
+
+
+class VolumeUnusable(Refusal):
+    """The volume is of a kind that no container mounts for writing, or that has no size where one is declared."""
 
 
 class OwnerMismatch(Refusal):

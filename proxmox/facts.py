@@ -184,7 +184,10 @@ def _path(key: str, value: str) -> str | None:
 
 @dataclass(frozen=True)
 class VolumeFacts:
-    """A volume that its storage lists. size in bytes; owner: the number in its name, or None."""
+    """A volume that its storage lists. size in bytes, 0: nothing limits it; owner: the number in its name, or None.
+
+    format: "raw" is an image with a file system, "subvol" a folder: ZFS's with a limit, of any other storage without.
+    """
 
     volid: str
     size: int
@@ -199,6 +202,11 @@ class VolumeFacts:
     def storage(self) -> str:
         """The storage it lies on."""
         return storage_of(self.volid)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of the node, not a file system of its own."""
+        return self.format == "subvol"
 
 
 @dataclass(frozen=True)

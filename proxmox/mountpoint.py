@@ -21,7 +21,11 @@ _SLOT = re.compile(r"^mp(0|[1-9][0-9]{0,2})$")
 _UNUSED = re.compile(r"^unused(0|[1-9][0-9]*)$")
 # What Proxmox takes as an order to allocate: a storage, then a size in GiB, fractions allowed.
 _ALLOCATE = re.compile(r"^([^/:\s]+):([0-9]+(?:\.[0-9]+)?)$")
-_VOLUME_NAME = re.compile(r"^(?:vm|base|subvol|basevol)-([1-9][0-9]*)-.+$")
+_VOLUME_NAME = re.compile(r"^(?P<kind>vm|base|subvol|basevol)-(?P<owner>[1-9][0-9]*)-[^/\s]+$")
+# In a folder the number of the folder counts, whatever the file is called (PVE::Storage::Plugin, parse_volname).
+_IN_FOLDER = re.compile(r"^(?P<owner>[1-9][0-9]*)/(?P<file>[^/\s]+)\.(?P<format>raw|qcow2|subvol|vmdk)$")
+# In front of a linked clone's name stands its base's: a folder's file, or a name.
+_BASE = re.compile(r"^(?:[0-9]+/)?(?:base|basevol)-[0-9]+-[^/\s]+/")
 # `pve-vm--999--disk--1`: single hyphens separate, doubled ones belong to a name.
 _LVM_SEPARATOR = re.compile(r"(?<!-)-(?!-)")
 _PARTITION = re.compile(r"-part[0-9]+$")
@@ -81,16 +85,40 @@ def storage_of(volid: str) -> str:
     return storage if colon and not volid.startswith("/") else ""
 
 
+@dataclass(frozen=True)
+class VolumeName:
+    """What a volume's name says, on each type of storage (the plugins' parse_volname; facts proxmox 5, 18).
+
+    owner: the guest that owns it; in_folder: whether it is a file or a folder of a storage that is a folder itself
+    (dir, btrfs, NFS, CIFS); is_base: whether it is a template's, which is read-only.
+    """
+
+    owner: int
+    in_folder: bool = False
+    is_base: bool = False
+
+    @classmethod
+    def of(cls, volid: str) -> VolumeName | None:
+        """`local-lvm:vm-999-disk-1`, `tank:subvol-999-disk-1`, `local:999/vm-999-disk-1.raw`; None for what is none."""
+        _, colon, name = volid.partition(":")
+        own = _BASE.sub("", name) if colon else ""
+        if match := _IN_FOLDER.match(own):
+            return cls(int(match["owner"]), True, match["file"].startswith("base-"))
+        if match := _VOLUME_NAME.match(own):
+            return cls(int(match["owner"]), is_base=match["kind"].startswith("base"))
+        return None
+
+
 def owner_of(volid: str) -> int | None:
-    """The number of the guest that owns a volume: the one in its name (facts proxmox 5, 18). None: it has none."""
-    _, colon, name = volid.partition(":")
-    return owner_in_name(name.rsplit("/", 1)[-1]) if colon else None
+    """The number of the guest that owns a volume: the one in its name. None: it has none."""
+    name = VolumeName.of(volid)
+    return name.owner if name is not None else None
 
 
 def owner_in_name(name: str) -> int | None:
     """999 for "vm-999-disk-1"; None for what is no volume's name."""
     match = _VOLUME_NAME.match(name)
-    return int(match.group(1)) if match else None
+    return int(match["owner"]) if match else None
 
 
 def parts_of_path(path: str) -> tuple[str, ...]:

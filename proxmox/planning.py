@@ -29,11 +29,13 @@ from proxmox.errors import (
     VolumeElsewhere,
     VolumeHeld,
     VolumeMissing,
+    VolumeUnusable,
 )
 from proxmox.facts import ClusterFacts, GuestFacts, Reference, VolumeFacts
 from proxmox.mountpoint import (
     MAX_SLOTS,
     MountPoint,
+    VolumeName,
     format_size,
     normal_path,
     owner_of,
@@ -45,6 +47,8 @@ from proxmox.ownership import describe_guest, describe_holder, how_to_free
 from proxmox.spec import Spec
 
 GIB = 1 << 30
+UNMOUNTABLE = frozenset({"qcow2", "vmdk", "invalid"})
+"""Formats of volumes that no container mounts; "invalid": the file is not what its name says."""
 
 
 # Steps.
@@ -166,7 +170,8 @@ class Grow(Step):
 
     def describe(self) -> str:
         """One line."""
-        return f"CT {self.vmid}: grow {self.volid} from {format_size(self.old)} to {format_size(self.new)}"
+        old = format_size(self.old) if self.old else "no limit"
+        return f"CT {self.vmid}: grow {self.volid} from {old} to {format_size(self.new)}"
 
 
 @dataclass(frozen=True)
@@ -387,7 +392,9 @@ def plan_volume(
             f"set its size to {known.size / GIB:g} GB in the settings",
         )
     if spec.size > known.size:
-        _refuse_running_users(cluster, spec, volid)
+        # A data set of ZFS grows by a property, in use or not (ZFSPoolPlugin.pm, volume_resize).
+        if not known.is_folder:
+            _refuse_running_users(cluster, spec, volid)
         steps.append(Grow(pet.vmid, pet.node, slot, volid, known.size, spec.size))
     return VolumePlan(_protected(pet, steps), slot, volid, known.size)
 
@@ -417,7 +424,32 @@ def _own_volume(volid: str, volume: VolumeFacts | None, spec: VolumeSpec) -> Vol
         )
     if volume is None:
         raise _missing(volid)
+    _refuse_kind(volume)
+    name = VolumeName.of(volid)
+    if volume.is_folder and name is not None and name.in_folder:
+        raise VolumeUnusable(
+            f"Volume '{spec.name}' ({volid}) has no size",
+            "it is a folder on a storage that can't limit or grow one",
+            "declare another path and no volid, so that a volume with a size is made; then copy the data over",
+        )
     return volume
+
+
+def _refuse_kind(volume: VolumeFacts) -> None:
+    """What no container mounts, or mounts read-only (PVE::LXC, __mountpoint_mount)."""
+    name = VolumeName.of(volume.volid)
+    if name is not None and name.is_base:
+        raise VolumeUnusable(
+            f"The volume {volume.volid} is a template's",
+            "Proxmox mounts a base image read-only, because clones stand on it",
+            "name a volume of a container",
+        )
+    if volume.format in UNMOUNTABLE:
+        raise VolumeUnusable(
+            f"The volume {volume.volid} is an image of format {volume.format}",
+            "a container mounts raw images and folders only",
+            "name another volume; the data in this one are a virtual machine's, or have to be copied out on the node",
+        )
 
 
 def _missing(volid: str) -> VolumeMissing:
@@ -545,7 +577,9 @@ def plan_attach(
     guest = usable(guest, spec.vmid, spec.node)
     _refuse_owner(spec.volid, spec.owner)
     if volume is None:
+        _refuse_other_node(cluster, spec)
         raise _missing(spec.volid)
+    _refuse_kind(volume)
     others = _one_writer(cluster, spec.volid, spec.vmid, spec.owner)
     freeing = _plan_takeover(others, spec) if others else ()
     # A change that waits for the next stop counts: it would be in effect once this plan has stopped the guest.
@@ -570,6 +604,17 @@ def plan_attach(
     set_mount = SetMount(spec.vmid, spec.node, spec.slot, spec.mount, replaces)
     sole = ProveSole(spec.vmid, spec.node, spec.slot, spec.volid, spec.owner)
     return (*freeing, *stop, set_mount, sole, *_forget(spec, left), *start)
+
+
+def _refuse_other_node(cluster: ClusterFacts, spec: AttachSpec) -> None:
+    """A storage of the same name on another node is another storage, unless it is shared."""
+    pet = cluster.guest(spec.owner)
+    if pet is not None and pet.node != spec.node and storage_of(spec.volid) not in cluster.shared_storages:
+        raise VolumeElsewhere(
+            f"The volume {spec.volid} is on node {pet.node}, and CT {spec.vmid} is on {spec.node}",
+            f"storage {storage_of(spec.volid)} is each node's own, so a container of another node can't mount it",
+            f"set the node to {pet.node}, or have the volume on a shared storage",
+        )
 
 
 def prove_sole(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> None:

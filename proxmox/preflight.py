@@ -46,8 +46,10 @@ from proxmox.rights import (
 T = TypeVar("T")
 
 OLDEST_MAJOR = 8
-THIN = frozenset({"lvmthin", "zfspool", "rbd", "btrfs", "dir", "nfs", "cifs", "cephfs"})
+THIN = frozenset({"lvmthin", "zfspool", "rbd", "btrfs", "dir", "nfs", "cifs"})
 """Kinds of storage where a volume takes up what is written to it, not its size."""
+NOT_FOR_CONTAINERS = frozenset({"cephfs", "iscsi", "iscsidirect", "zfs", "pbs", "esxi"})
+"""Kinds that can't have the content rootdir at all (plugindata of their plugins); zfs is ZFS over iSCSI."""
 THIN_ROOM = GIB
 """What has to be free on a thin storage: about what a template and the first packages fill."""
 
@@ -236,7 +238,10 @@ def cattle_faults(check: CattleCheck, seen: NodeFacts) -> list[Fault]:
     # One that is to be made, or is a stranger's, is judged as the empty and stopped container that create will leave.
     judged = guest if usable else GuestFacts(spec.vmid, spec.node)
     volume = (seen.volumes or {}).get(spec.volid)
-    faults += _refused(Subject.VOLUME, lambda: plan_attach(judged, volume, seen.cluster, spec))
+    # That of the root file system is judged already.
+    elsewhere = storage_of(spec.volid) not in ("", check.guest.root_storage)
+    lacking = _volume_storage_faults(spec, seen.storages) if elsewhere else []
+    faults += lacking or _refused(Subject.VOLUME, lambda: plan_attach(judged, volume, seen.cluster, spec))
     if usable and guest is not None:
         faults += [
             Fault(
@@ -342,7 +347,7 @@ def _guest_faults(
                 grant = lacking.pop(f"/storage/{name}", None)
                 faults.append(_no_storage(key, name, check.node, seen.storages, grant))
             else:
-                faults += _storage_faults(key, storage, sizes.get(name, 0))
+                faults += _storage_faults(key, storage, sizes.get(name, 0), seen.storages)
         faults += _template_faults(check, guest, seen.templates)
         right = use_bridge(check.bridge or "").path
         listed = not seen.bridges or check.bridge in seen.bridges
@@ -396,7 +401,7 @@ def _no_storage(key: str, name: str, node: str, seen: Sequence[Storage], grant: 
     return Fault(key, name, rule, remedy)
 
 
-def _storage_faults(key: str, storage: Storage, size: int) -> list[Fault]:
+def _storage_faults(key: str, storage: Storage, size: int, seen: Sequence[Storage]) -> list[Fault]:
     name, faults = storage.name, []
     if not (storage.enabled and storage.active):
         rule = f"must be enabled and active, and is {'not active' if storage.enabled else 'disabled'}"
@@ -404,13 +409,33 @@ def _storage_faults(key: str, storage: Storage, size: int) -> list[Fault]:
     if "rootdir" not in storage.content:
         rule = f"must take container volumes (content rootdir), and takes {','.join(sorted(storage.content))}"
         contents = ",".join(sorted({*storage.content, "rootdir"}))
-        faults.append(Fault(key, name, rule, f"on the node: pvesm set {name} --content {contents}"))
+        remedy = f"on the node: pvesm set {name} --content {contents}"
+        if storage.kind in NOT_FOR_CONTAINERS:
+            rule = f"must take container volumes (content rootdir), and a storage of type {storage.kind} never does"
+            remedy = f"choose another: {_for_containers(seen)}"
+        faults.append(Fault(key, name, rule, remedy))
     thin = storage.kind in THIN
     needed = min(size, THIN_ROOM) if thin else size
     if storage.active and (storage.available < needed or (size > storage.total > 0)):
         room = f"{format_size(storage.available)} of {format_size(storage.total)} are free"
         faults.append(Fault(key, name, f"{format_size(size)} are asked for, and {room}", "free room, or ask for less"))
     return faults
+
+
+def _for_containers(seen: Sequence[Storage]) -> str:
+    names = [storage.name for storage in seen if "rootdir" in storage.content and storage.enabled and storage.active]
+    return ", ".join(names) or "there is none that the token may see"
+
+
+def _volume_storage_faults(spec: AttachSpec, seen: Sequence[Storage]) -> list[Fault]:
+    """The storage of a volume that is to be mounted: Proxmox asks for it at the start, or with the order."""
+    name = storage_of(spec.volid)
+    storage = next((storage for storage in seen if storage.name == name), None)
+    if storage is not None:
+        return _storage_faults(Subject.VOLUME, storage, 0, seen)
+    names = ", ".join(storage.name for storage in seen) or "none"
+    rule = f"its storage must exist on node {spec.node} and be visible to the token, which sees: {names}"
+    return [Fault(Subject.VOLUME, spec.volid, rule, "set the node to one that has it, or grant the token the storage")]
 
 
 def _template_faults(check: GuestCheck, guest: GuestFacts | None, templates: frozenset[str] | None) -> list[Fault]:

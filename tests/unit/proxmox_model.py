@@ -77,7 +77,9 @@ class Model:
         return ClusterFacts(tuple(guest for guest in found if guest is not None))
 
     def volume(self, volid: str | None) -> VolumeFacts | None:
-        return VolumeFacts(volid, self.volumes[volid]) if volid in self.volumes and volid is not None else None
+        if volid is None or volid not in self.volumes:
+            return None
+        return VolumeFacts(volid, self.volumes[volid], format_of(volid))
 
     def run_until_cut(self, steps: tuple[Step, ...], count: int) -> None:
         """Run the first `count` changes of a plan, protection off and on counted as changes, then stop dead."""
@@ -131,8 +133,8 @@ class Model:
                         self.freed.append(volid)
                         del self.volumes[volid]
             case Allocate(slot=slot, storage=storage, size=size, path=path):
-                number = next(n for n in range(99) if f"{storage}:vm-{step.vmid}-disk-{n}" not in self.volumes)
-                volid = f"{storage}:vm-{step.vmid}-disk-{number}"
+                names = (made_name(storage, step.vmid, number) for number in range(99))
+                volid = next(name for name in names if name not in self.volumes)
                 self.volumes[volid] = size
                 self.formatted.append(volid)
                 self._drive(step.vmid, slot, f"{volid},mp={path},backup=1")
@@ -167,6 +169,22 @@ class Model:
             still = any(key[:2] == "mp" and MountPoint.parse(text).volume == volume for key, text in config.items())
             if not still and volume not in config.values():
                 config[next(f"unused{n}" for n in range(99) if f"unused{n}" not in config)] = volume
+
+
+def made_name(storage: str, vmid: int, number: int) -> str:
+    """The volume that Proxmox makes for a container (alloc_disk of PVE::LXC), by the storages' usual names."""
+    names = {
+        "local-zfs": f"local-zfs:subvol-{vmid}-disk-{number}",
+        "local": f"local:{vmid}/vm-{vmid}-disk-{number}.raw",
+    }
+    return names.get(storage, f"{storage}:vm-{vmid}-disk-{number}")
+
+
+def format_of(volid: str) -> str:
+    """As its storage lists it: by the extension in a folder, by the name's beginning on ZFS."""
+    if "/" in volid:
+        return volid.rpartition(".")[2]
+    return "subvol" if ":subvol-" in volid or ":basevol-" in volid else "raw"
 
 
 def volume_plan(state: Model, spec: VolumeSpec) -> VolumePlan:

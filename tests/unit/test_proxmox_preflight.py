@@ -90,6 +90,12 @@ def seen_of(case: dict[str, Any]) -> NodeFacts:
         changes |= {key: int(changes[key] * GIB) for key in ("total", "available") if key in changes}
         changes["content"] = frozenset(changes.get("content", THIN.content))
         given["storages"] = (replace(THIN, **changes),)
+    if "more_storages" in given:
+        more = tuple(
+            replace(THIN, **{**storage, "content": frozenset(storage.get("content", THIN.content))})
+            for storage in given.pop("more_storages")
+        )
+        given["storages"] = (*given.get("storages", (THIN,)), *more)
     if "version" in given:
         given["version"] = Version(given["version"], given["version"], int(given["version"].partition(".")[0]))
     if "permissions" in given:

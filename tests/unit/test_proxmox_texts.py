@@ -20,6 +20,7 @@ from proxmox.mountpoint import (
     is_slot,
     is_unused,
     normal_path,
+    owner_in_name,
     owner_of,
     parse_size,
     path_means,
@@ -131,6 +132,15 @@ def test_unused_entries() -> None:
         ("local:105/vm-105-disk-0.raw", 105),
         ("tank:subvol-105-disk-2", 105),
         ("tank:basevol-100-disk-0/subvol-105-disk-0", 105),
+        ("ceph:base-100-disk-0/vm-105-disk-0", 105),
+        ("local:105/subvol-105-disk-0.subvol", 105),
+        ("local:100/base-100-disk-0.raw/105/vm-105-disk-0.qcow2", 105),
+        # In a folder the folder's number counts (Plugin.pm, parse_volname).
+        ("local:105/data.raw", 105),
+        ("local:105/vm-999-disk-0.raw", 105),
+        ("local:vm-105-disk-0.raw/x", None),
+        ("local:105/vm-105-disk-0", None),
+        ("local:backup/vzdump-lxc-105-2026_11_28-00_00_00.tar.zst", None),
         ("local:vztmpl/debian.tar.zst", None),
         ("local-lvm:data", None),
         ("/mnt/vm-1-x", None),
@@ -139,6 +149,11 @@ def test_unused_entries() -> None:
 )
 def test_the_owner_of_a_volume_is_in_its_name(volid: str, owner: int | None) -> None:
     assert owner_of(volid) == owner
+
+
+def test_the_owner_in_a_name_of_a_nodes_path() -> None:
+    assert owner_in_name("vm-999-disk-1") == 999
+    assert owner_in_name("data") is None
 
 
 def test_the_storage_of_a_volume() -> None:
@@ -297,6 +312,10 @@ PATHS = [
     ("/mnt/pve/ssd/images/999/vm-999-disk-1.raw", FILE, False),
     ("/var/lib/vz/images/999/vm-999-disk-1.raw", "local:999/vm-999-disk-1.raw", True),
     ("/mnt/pve/hdd/images/999/subvol-999-disk-1.subvol", "hdd:999/subvol-999-disk-1.subvol", True),
+    # BTRFSPlugin.pm, filesystem_path.
+    ("/srv/tank/images/999/vm-999-disk-1/disk.raw", "tank:999/vm-999-disk-1.raw", True),
+    ("/rpool/data/subvol-999-disk-1", "local-zfs:basevol-100-disk-0/subvol-999-disk-1", True),
+    ("/dev/rbd/pool/vm-999-disk-1", "ceph:vm-999-disk-1", True),
     # No name tells.
     ("/dev/dm-3", LVM, False),
     ("/tank", ZFS, False),
