@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import selectors
 import signal
 import subprocess
@@ -43,6 +44,21 @@ class Refusal(Exception):  # noqa: N818 - a reason to stop, no fault of the prog
 
 class CommandFailed(Refusal):
     """A command that should not fail has: its own words are the reason, and there is no remedy but to mend that."""
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def is_mounted(path: str) -> bool:
+    """Whether something is mounted at a path without links.
+
+    A folder of the root file system's own disk that is bound there counts, as a volume in a folder of the node may be:
+    os.path.ismount compares devices and does not see it (proc(5), mountinfo: the fifth field, spaces as \\040).
+    """
+    return path.rstrip("/").encode() in {
+        re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4])
+        for line in MOUNTS.read_bytes().splitlines()
+    }
 
 
 def execute(

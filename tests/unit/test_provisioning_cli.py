@@ -205,7 +205,7 @@ def test_the_agents_own_command_runs_the_current_code_on_the_services_state(
     (tmp_path / "1.0" / "src" / "skills").mkdir(parents=True)
     (tmp_path / "current").symlink_to("1.0")
     monkeypatch.setattr(cli, "CURRENT", tmp_path / "current")
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == "/home/hermes")
+    monkeypatch.setattr(cli, "is_mounted", lambda path: path == "/home/hermes")
     monkeypatch.delenv("HERMES_HOME", raising=False)
     program, command, environment = cli.hand_on(facts(), ["-z", "hello"])
     assert program == str(python)

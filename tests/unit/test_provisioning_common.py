@@ -25,6 +25,26 @@ def test_a_command_that_hangs_is_named_with_what_to_do() -> None:
         common.run("sleep", "600", timeout_s=0.1, told_as="the nap")
 
 
+MOUNTED = """\
+21 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 21 254:0 /tank/images/999/subvol-999-disk-1.subvol /home/hermes rw,nosuid,nodev - ext4 /dev/vda rw
+31 21 0:55 / /srv/with\\040space rw - zfs rpool/data/subvol-999-disk-2 rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [("/home/hermes", True), ("/home/hermes/", True), ("/srv/with space", True), ("/home", False), ("/srv", False)],
+)
+def test_a_bound_folder_of_the_same_disk_is_a_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, there: bool
+) -> None:
+    """proc(5), mountinfo. os.path.ismount sees another device only."""
+    monkeypatch.setattr(common, "MOUNTS", tmp_path / "mountinfo")
+    common.MOUNTS.write_text(MOUNTED)
+    assert common.is_mounted(path) is there
+
+
 @pytest.mark.parametrize("stdin", [None, ""])
 def test_a_command_has_no_terminal_of_ours(stdin: str | None) -> None:
     """Run by somebody on a terminal: no process of the agent's account shares it."""

@@ -22,7 +22,7 @@ from applications.hermes.guest.backend import ENGINE
 from applications.hermes.guest.inputs import Facts
 from applications.hermes.guest.names import CONTAINER, CURRENT, FACTS, MANAGED
 from applications.hermes.guest.releases import VALUE_OPTIONS
-from provisioning.guest.common import Refusal
+from provisioning.guest.common import Refusal, is_mounted
 from provisioning.guest.typed import record
 
 COMMAND = "/usr/local/bin/hermes"
@@ -171,7 +171,7 @@ def hand_on(facts: Facts, arguments: Sequence[str]) -> tuple[str, list[str], dic
     program, *begin = layout.argv(directory)
     if not Path(program).exists():
         raise Refusal(f"{CURRENT} leads to no installation: pulumi up makes one")
-    if not (facts.home_on_root or os.path.ismount(facts.home)):
+    if not (facts.home_on_root or is_mounted(facts.home)):
         raise Refusal(f"nothing is mounted at {facts.home}: the agent's data is not there")
     environment = {
         **os.environ,

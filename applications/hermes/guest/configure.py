@@ -33,7 +33,7 @@ from applications.hermes.guest.releases import release_of
 from applications.hermes.guest.room import refuse_full_volume
 from applications.hermes.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
 from applications.hermes.guest.update import WANTED, Subject, installed_at, newest_of, running_build, switching
-from provisioning.guest.common import Refusal, answer_in, as_user, phase_main
+from provisioning.guest.common import Refusal, answer_in, as_user, is_mounted, phase_main
 from provisioning.guest.trust import trust
 from provisioning.guest.typed import read
 from provisioning.guest.words import said as quoted
@@ -58,7 +58,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     hidden: dict[str, str] = json.loads(secrets_file.read_text())
     facts = inputs.facts
     user, home = facts.user, facts.home
-    if not os.path.ismount(home) and not facts.home_on_root:
+    if not is_mounted(home) and not facts.home_on_root:
         raise Refusal(
             f"nothing is mounted at {home}. Attach the volume and restart the container; nothing was changed."
         )

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from applications.hermes.guest.inputs import ContainerRecord
-from provisioning.guest.common import Refusal
+from provisioning.guest.common import Refusal, is_mounted
 
 DATA_MOUNT = "/run/hermes-stack/data"
 """Where the engine finds the state directory. In no volume, and below root's folders only."""
@@ -70,7 +70,7 @@ def bind_state(sources: Sources) -> None:
         raise Refusal(f"the container can't be given what it is to see:\n  {unsafe}") from None
     try:
         Path(DATA_MOUNT).mkdir(mode=0o755, parents=True, exist_ok=True)
-        if os.path.ismount(DATA_MOUNT):
+        if is_mounted(DATA_MOUNT):
             if os.path.samestat(Path(DATA_MOUNT).stat(), os.fstat(handle)):
                 return
             unbind_state()
@@ -82,7 +82,7 @@ def bind_state(sources: Sources) -> None:
 
 def unbind_state() -> None:
     """Take away every mount at DATA_MOUNT; what is in the state directory stays."""
-    while os.path.ismount(DATA_MOUNT):
+    while is_mounted(DATA_MOUNT):
         _called("umount2", DATA_MOUNT.encode(), _MNT_DETACH)
 
 
