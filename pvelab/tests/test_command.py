@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import requests
+
+from pvelab.instance import Lab
 
 SOURCES = Path(__file__).resolve().parents[1] / "src"
 
@@ -99,6 +104,63 @@ def test_reset_clears_faults_and_keeps_the_address(folder: Path) -> None:
     assert pvelab(folder, "env").stdout == before
     assert ask(folder, "/version").status_code == 200
     assert pvelab(folder, "pct", "list").stdout == ""
+
+
+def _guests(folder: Path, options: dict[int, str]) -> None:
+    """Guests without volumes, written as a node's own files have them."""
+    for vmid, text in options.items():
+        (folder / "nodes" / "pve" / "lxc" / f"{vmid}.conf").write_text(f"memory: 64\nunprivileged: 1\n{text}")
+
+
+def _ended(folder: Path, kind: str) -> list[dict[str, str]]:
+    """The tasks of a type, the oldest first, once none runs."""
+    deadline = time.monotonic() + 60
+    while ask(folder, "/nodes/pve/tasks?source=active").json()["data"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    rows: list[dict[str, str]] = ask(folder, f"/nodes/pve/tasks?typefilter={kind}").json()["data"]
+    return rows[::-1]
+
+
+def _states(folder: Path) -> dict[int, str]:
+    return {row["vmid"]: row["status"] for row in ask(folder, "/nodes/pve/lxc").json()["data"]}
+
+
+def test_guests_come_up_with_the_node_where_onboot_says_so(folder: Path) -> None:
+    onboot = "onboot: 1\n"
+    _guests(folder, {101: onboot, 102: onboot + "startup: order=2\n", 103: "", 104: onboot + "startup: 1\n"})
+    _guests(folder, {105: onboot + "template: 1\n", 106: onboot + "startup: order=3\nlock: disk\n"})
+    _guests(folder, {107: onboot + "lock: backup\n"})
+    assert pvelab(folder, "down").returncode == 0
+    assert pvelab(folder, "up", "--no-containers").returncode == 0
+    [all_of_them] = _ended(folder, "startall")
+    assert (all_of_them["user"], all_of_them["status"]) == ("root@pam", "OK")
+    assert [row["id"] for row in _ended(folder, "vzstart")] == ["104", "102", "106", "101", "107"]
+    up = {vmid for vmid, state in _states(folder).items() if state == "running"}
+    assert up == {101, 102, 104, 107}
+    log = ask(folder, f"/nodes/pve/tasks/{quote(all_of_them['upid'], safe='')}/log").json()["data"]
+    lines = [line["t"] for line in log]
+    assert "Starting CT 106 failed: CT is locked (disk)" in lines
+    assert "removed left over backup lock from '107'!" in lines
+
+
+def test_a_new_daemon_is_no_restart_of_the_node(folder: Path) -> None:
+    """What was stopped by hand stays stopped, and what runs goes on running, when the lab's process is killed."""
+    assert pvelab(folder, "reset").returncode == 0
+    _guests(folder, {101: "onboot: 1\n", 103: ""})
+    assert pvelab(folder, "pct", "start", "103").returncode == 0
+    before = len(_ended(folder, "startall"))
+    daemon = Lab(folder).daemon_pid()
+    assert daemon is not None
+    os.kill(daemon, signal.SIGKILL)
+    assert pvelab(folder, "up", "--no-containers").returncode == 0
+    assert _states(folder) == {101: "stopped", 103: "running"}
+    assert len(_ended(folder, "startall")) == before
+    # The node's own restart ends what has no onboot.
+    assert pvelab(folder, "down").returncode == 0
+    assert pvelab(folder, "up", "--no-containers").returncode == 0
+    assert len(_ended(folder, "startall")) == before + 1
+    assert _states(folder) == {101: "running", 103: "stopped"}
 
 
 def test_without_a_lab_each_verb_says_what_to_do(tmp_path: Path) -> None:

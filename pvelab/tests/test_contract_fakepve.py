@@ -130,6 +130,7 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {
         "rw-after-ro-fails",
         "ro-hot-mount-of-rw",
     ),
+    "the lab: a starting node removes locks of backups (pve-manager, startall)": ("startall-removes-backup-locks",),
     "the lab: a Perl die without a line end names its line (facts 9)": ("resize-foreign",),
     "the lab: fakepve accepts move_volume and moves nothing (facts 9)": (
         "protected-move-away",

@@ -97,7 +97,7 @@ def test_a_lab_comes_up_survives_a_crash_and_goes_without_a_trace(lab: Lab) -> N
     create = {
         "vmid": "105", "ostemplate": template, "hostname": "hermes", "memory": "512", "rootfs": "local-lvm:2",
         "unprivileged": "1", "features": "nesting=1", "net0": "name=eth0,bridge=vmbr0,ip=dhcp",
-        "ssh-public-keys": public,
+        "ssh-public-keys": public, "onboot": "1",
     }  # fmt: skip
     task(values, "POST", "/lxc", **create)
     task(values, "POST", "/lxc/105/status/start")
@@ -141,11 +141,13 @@ def test_a_lab_comes_up_survives_a_crash_and_goes_without_a_trace(lab: Lab) -> N
         except OSError:
             continue
 
-    # The state is still there: the same guest, and the same address of the API.
+    # The state is still there: the same guest, and the same address of the API. The node starts what has onboot.
     run(lab, "up")
     values = exports(run(lab, "env").stdout)
-    assert call(values, "GET", "/nodes/pve/lxc/105/status/current")["status"] == "stopped"
-    task(values, "POST", "/lxc/105/status/start")
+    end = time.monotonic() + 60
+    while call(values, "GET", "/nodes/pve/lxc/105/status/current")["status"] != "running":
+        assert time.monotonic() < end, call(values, "GET", "/nodes/pve/tasks?source=all")
+        time.sleep(0.05)
     run(lab, "destroy")
     assert not lab.state_dir.exists()
     assert not Path(f"/sys/class/net/{place.bridge}").exists()

@@ -150,6 +150,7 @@ def down(extension: Extension[Any], lab: Lab) -> None:
     """Stop guests and daemon, remove bridge, rules and mounts; the state stays."""
     with lab.changing():
         _stop_daemon(lab)
+        lab.note_down()
         if os.geteuid() != 0:
             return
         there, network = lab.place.run_dir.exists(), Network(lab.place)

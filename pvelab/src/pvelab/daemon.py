@@ -14,6 +14,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from pvelab import startall
+from pvelab.cluster import Cluster
 from pvelab.config import LabConfig, storages_for
 from pvelab.extension import Extension
 from pvelab.instance import Lab
@@ -41,24 +43,31 @@ def run(lab: Lab, extension: Extension[Any], *, containers: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     with lab.being_the_daemon(), contextlib.ExitStack() as stack:
-        facts = (_with_containers if containers else _without_containers)(lab, extension, stack)
+        cluster, facts = (_with_containers if containers else _without_containers)(lab, extension, stack)
         lab.say_ready(lab.ready_type(containers=containers, **facts))
         say("ready")
+        if not lab.was_up():
+            say("starting the guests with onboot")
+            for node in lab.nodes:
+                startall.start_at_boot(cluster, node)
+            lab.note_up()
         end.wait()
         say("stopping; guests go on running")
 
 
-def _with_containers(lab: Lab, extension: Extension[Any], stack: contextlib.ExitStack) -> dict[str, Any]:
+def _with_containers(
+    lab: Lab, extension: Extension[Any], stack: contextlib.ExitStack
+) -> tuple[Cluster, dict[str, Any]]:
     network = Network(lab.place, extension.ports)
     plan = network.up()
     say(f"bridge {lab.place.bridge} has {plan.subnet}")
     template = ensure_template(lab.template_cache, say)
     services = extension.start(lab, str(plan.gateway), stack, say)
-    config, facts = _serve(lab, extension, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
+    cluster, facts = _serve(lab, extension, LxcRuntime(lab.place, network), stack, mtu=network.mtu)
     # One that nobody asked for is not built: it takes a minute or two.
     newer = cached_template(lab.template_cache, NEWER)
-    offer_templates(config, [template, newer] if newer else [template])
-    return {
+    offer_templates(cluster.config, [template, newer] if newer else [template])
+    return cluster, {
         **facts,
         "template": volid_of(template),
         "template_newer": volid_of(newer) if newer else None,
@@ -69,21 +78,23 @@ def _with_containers(lab: Lab, extension: Extension[Any], stack: contextlib.Exit
     }
 
 
-def _without_containers(lab: Lab, extension: Extension[Any], stack: contextlib.ExitStack) -> dict[str, Any]:
+def _without_containers(
+    lab: Lab, extension: Extension[Any], stack: contextlib.ExitStack
+) -> tuple[Cluster, dict[str, Any]]:
     services = extension.start(lab, None, stack, say)
-    config, facts = _serve(lab, extension, SimulatedRuntime(lab.state_dir / "simulated.json"), stack)
-    for node in config.nodes:
-        folder = config.template_dir(node)
+    cluster, facts = _serve(lab, extension, SimulatedRuntime(lab.power_file), stack)
+    for node in cluster.config.nodes:
+        folder = cluster.config.template_dir(node)
         folder.mkdir(parents=True, exist_ok=True)
         placeholder = folder / PLACEHOLDER
         if not placeholder.exists():
             placeholder.write_text("This lab runs no containers, so its template is empty.\n")
-    return {**facts, "template": f"local:vztmpl/{PLACEHOLDER}", **services}
+    return cluster, {**facts, "template": f"local:vztmpl/{PLACEHOLDER}", **services}
 
 
 def _serve(
     lab: Lab, extension: Extension[Any], runtime: Runtime, stack: contextlib.ExitStack, mtu: int = 1500
-) -> tuple[LabConfig, dict[str, Any]]:
+) -> tuple[Cluster, dict[str, Any]]:
     """Start the API and a way to root on each node; answers what Ready says about them."""
     config = LabConfig(
         state_dir=lab.state_dir,
@@ -108,7 +119,7 @@ def _serve(
     shells = {node: _shell(lab, node, stack) for node in config.nodes}
     say(f"the API answers at {server.endpoint}")
     first = config.nodes[0]
-    return config, {
+    return server.cluster, {
         "endpoint": server.endpoint,
         "port": server.port,
         "ca_file": str(server.ca_file),

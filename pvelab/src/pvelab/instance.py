@@ -17,6 +17,7 @@ from pvelab.place import LabError, Place
 MARKER = "THIS-IS-A-LAB"
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file
 FOLDER_VARIABLE = "PVELAB_DIR"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def default_folder() -> Path:
@@ -110,6 +111,25 @@ class Lab:
             if storages.setdefault(name, kind) != kind:
                 raise LabError(f"storage {name} is of type {storages[name]} ({self.command} destroy removes it)")
         (self.state_dir / "storages.json").write_text(json.dumps(storages) + "\n")
+
+    @property
+    def power_file(self) -> Path:
+        """Which guests run, in a lab without containers."""
+        return self.state_dir / "simulated.json"
+
+    def was_up(self) -> bool:
+        """Whether the nodes are up since an earlier daemon's time: neither ``down`` nor a boot of the machine since."""
+        file = self.state_dir / "up-since"
+        return file.exists() and file.read_text() == _BOOT_ID.read_text()
+
+    def note_up(self) -> None:
+        """The nodes are up from now on."""
+        (self.state_dir / "up-since").write_text(_BOOT_ID.read_text())
+
+    def note_down(self) -> None:
+        """The nodes are off, and so are the guests."""
+        for file in (self.state_dir / "up-since", self.power_file):
+            file.unlink(missing_ok=True)
 
     @property
     def place(self) -> Place:

@@ -259,6 +259,11 @@ def vmid(value: str) -> None:
         raise ValueError("value does not look like a valid VM ID")
 
 
+def vmid_list(value: str) -> None:
+    for part in split_list(value):
+        vmid(part)
+
+
 def node_name(value: str) -> None:
     if not re.fullmatch(_LABEL, value):
         raise ValueError("value does not look like a valid node name")

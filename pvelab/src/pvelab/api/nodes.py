@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from pvelab import backup
+from pvelab import backup, startall
 from pvelab.routing import Call, Router, anybody, in_method, on_path
-from pvelab.schema import Prop, storage_id, vmid
+from pvelab.schema import Prop, split_list, storage_id, vmid, vmid_list
 from pvelab.tasks import Upid, check_own_task
 
 _STARTED = time.time()
@@ -50,6 +50,11 @@ def register(router: Router) -> None:
             "compress": Prop(enum=("0", "1", "gzip", "lzo", "zstd")),
         },
     )(vzdump)
+    some = {"vms": Prop(format=vmid_list)}
+    start_fields = {**some, "force": Prop("boolean")}
+    router.add("POST", "/nodes/{node}/startall", check=in_method, params=start_fields)(start_all)
+    stop_fields = {**some, "force-stop": Prop("boolean"), "timeout": Prop("integer", minimum=0, maximum=7200)}
+    router.add("POST", "/nodes/{node}/stopall", check=in_method, params=stop_fields)(stop_all)
     router.add("GET", "/nodes/{node}/tasks/{upid}/status", check=in_method)(task_status)
     router.add(
         "GET",
@@ -200,3 +205,23 @@ def task_abort(call: Call) -> object:
 
 def vzdump(call: Call) -> object:
     return backup.backup(call.cluster, call.who, call.node, call.params)
+
+
+def _named(call: Call) -> list[int] | None:
+    vms = call.get("vms")
+    return None if vms is None else [int(vmid) for vmid in split_list(vms)]
+
+
+def start_all(call: Call) -> object:
+    return startall.start_all(call.cluster, call.who, call.node, force=call.flag("force"), vmids=_named(call))
+
+
+def stop_all(call: Call) -> object:
+    return startall.stop_all(
+        call.cluster,
+        call.who,
+        call.node,
+        force_stop=call.get("force-stop") != "0",
+        timeout=call.number("timeout", startall.STOP_SECONDS),
+        vmids=_named(call),
+    )

@@ -116,6 +116,9 @@ class Scope:
                 self.guests = True
             case _, ["lxc", number, *_] if self.has_guest(number):
                 self.guests = True
+            case "POST", ["startall" | "stopall"] if named := _split(params.get("vms", "")):
+                if not all(self.has_guest(number) for number in named):
+                    yield f"names the guests {params['vms']}"
             case "POST", ["vzdump"] if "vmid" in params:
                 pass
             case "POST", ["storage", _, "content"]:
