@@ -25,6 +25,8 @@ def own_variables(lab: Lab) -> dict[str, str | None]:
         "PULUMI_BACKEND_URL": lab.pulumi_state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(lab.passphrase_file),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # `pulumi stack rm` would delete the stack's settings file, with its encrypted secrets.
+        "PULUMI_OPTION_PRESERVE_CONFIG": "true",
         # A plugin that is missing is an error: the engine would download it, compared with nothing.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # The committed Pulumi.<stack>.yaml stay as they are: lab/stacks.py says why.

@@ -113,6 +113,8 @@ def tools(environment: Mapping[str, str]) -> dict[str, str]:
         "PATH": os.pathsep.join([own, *path]),
         "PULUMI_HOME": str(ROOT / ".cache" / "pulumi-home"),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # `pulumi stack rm` would delete the stack's settings file, with its encrypted secrets.
+        "PULUMI_OPTION_PRESERVE_CONFIG": "true",
         # The engine would download a missing plugin unchecked.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
     }

@@ -181,7 +181,8 @@ def added(home: Path, line: str) -> None:
 
 
 def test_nothing_is_written_before_the_node_has_taken_the_token(env: Env, node: LabServer, tmp_path: Path) -> None:
-    wrong = f"{node.seed_access().api_token[:-1]}0\n"
+    token = node.seed_access().api_token
+    wrong = f"{token[:-1]}{'1' if token[-1] == '0' else '0'}\n"
     right = fingerprint(node)
     other = right[:-2] + ("00" if right[-2:] != "00" else "11")
     refused = [
@@ -230,3 +231,14 @@ def test_two_nodes_are_kept_apart_by_a_name(env: Env, node: LabServer, tmp_path:
     lines = env("--name", "work").stdout
     assert f"PULUMI_BACKEND_URL=file://{tmp_path}/.local/state/hermes-homelab-work" in lines
     assert env("--name", "../x").returncode == 2
+
+
+def test_a_stack_that_is_removed_leaves_its_settings(user: Path, tmp_path: Path) -> None:
+    """`pulumi stack rm` deletes the file by default, with its encrypted secrets; git may not know it."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text("name: x\nruntime: python\n")
+    commands = "pulumi stack init s && pulumi config set --secret k v && pulumi stack rm --yes s"
+    done = shell(f'eval "$(scripts/env)" && cd "$1" && {commands}', user, str(project))
+    assert done.returncode == 0, done.stderr
+    assert "secure:" in (project / "Pulumi.s.yaml").read_text()
