@@ -18,7 +18,8 @@ from typing import Any
 
 from provisioning.guest.typed import as_json
 from provisioning.job import Job, LargeFile, PayloadFile, run_job
-from provisioning.ssh import OnLine, SshTarget, connect
+from provisioning.kept import KEPT
+from provisioning.ssh import OnLine, SshTarget
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,7 +84,7 @@ def run_phase(target: SshTarget, plan: PhasePlan, *, on_line: OnLine, timeout_s:
     Blocks, calls `on_line` at least every few seconds. Errors: see provisioning.errors.
     """
     began = time.monotonic()
-    result = run_job(lambda: connect(target), plan.job, on_line=on_line, timeout_s=timeout_s)
+    result = run_job(lambda: KEPT.connect(target), plan.job, on_line=on_line, timeout_s=timeout_s)
     return PhaseResult(round(time.monotonic() - began, 2), result.outputs, result.picked_up)
 
 

@@ -216,12 +216,13 @@ def wait_for_ssh(
     made: Collection[str] = (),
     timeout_s: float = 120.0,
     on_line: OnLine = print,
+    opened: Callable[..., Connection] | None = None,
 ) -> HostKey:
     """Wait for the host key, then prove that we can log in, that it is the container, and that we are root there.
 
     key: the machine's, where it is known; made: else the fingerprints of those that it was made with; empty: the key is
-    taken as it is shown. Returns the key to pin. SshUnreachable, SshAuthError, HostKeyMismatch, WrongMachine,
-    PrivateKeyError.
+    taken as it is shown; opened: opens a connection in the place of `connect`. Returns the key to pin. SshUnreachable,
+    SshAuthError, HostKeyMismatch, WrongMachine, PrivateKeyError.
     """
     deadline = time.monotonic() + timeout_s
     load_private_key(private_key_file)  # a bad key file is told before the wait, not after it
@@ -234,7 +235,7 @@ def wait_for_ssh(
     last_sign = time.monotonic()
     for left in _poll(deadline):
         try:
-            with contextlib.closing(connect(target, timeout_s=min(20.0, left))) as connection:
+            with contextlib.closing((opened or connect)(target, timeout_s=min(20.0, left))) as connection:
                 require_root(connection, target)
                 return key
         except (SshUnreachable, ConnectionCut) as error:
@@ -385,14 +386,14 @@ def connect(target: SshTarget, *, timeout_s: float = 20.0) -> SshConnection:
     transport.set_keepalive(KEEPALIVE_S)
     connection = SshConnection(client, transport, target)
     try:
-        _require_card(connection, target, timeout_s)
+        require_card(connection, target, timeout_s)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _require_card(connection: Connection, target: SshTarget, timeout_s: float) -> None:
+def require_card(connection: Connection, target: SshTarget, timeout_s: float) -> None:
     """WrongMachine unless a network card of the machine has the container's hardware address. Only reads there."""
     card = target.card
     if card is None:

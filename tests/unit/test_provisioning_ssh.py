@@ -30,10 +30,10 @@ from provisioning.ssh import (
     CommandResult,
     HostKey,
     SshTarget,
-    _require_card,
     connect,
     learn_host_key,
     load_private_key,
+    require_card,
     wait_for_ssh,
 )
 from tests.listening import end_listening
@@ -351,7 +351,7 @@ def test_another_machine_is_refused_before_anything_is_done_there(server: Server
 def test_a_machine_that_tells_no_card_is_refused(server: Server, client_key: Path) -> None:
     target = replace(target_of(server, client_key), card=Card("CT 105", ELSEWHERE))
     with pytest.raises(WrongMachine, match="none that it tells"):
-        _require_card(_Says(b"lo \x1b[2J not an address 00:00:00:00:00:00\n"), target, 5)
+        require_card(_Says(b"lo \x1b[2J not an address 00:00:00:00:00:00\n"), target, 5)
 
 
 def test_what_another_machine_says_of_its_cards_is_no_text_of_ours(server: Server, client_key: Path) -> None:
@@ -360,7 +360,7 @@ def test_what_another_machine_says_of_its_cards_is_no_text_of_ours(server: Serve
         f"02:00:00:00:01:{number:02x}\n".encode() for number in range(99)
     )
     with pytest.raises(WrongMachine) as refused:
-        _require_card(_Says(said), target, 5)
+        require_card(_Says(said), target, 5)
     assert "evil" not in str(refused.value)
     assert "\x1b" not in str(refused.value)
     assert len(str(refused.value)) < 700
