@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
-import pulumi_command as command
 
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY, MANAGED_ENV
@@ -23,9 +22,10 @@ from applications.hermes.phases import (
     render_verify,
 )
 from applications.hermes.settings import DockerAgent
-from components.access import Access
 from components.explanation import differing_keys
+from components.parts import Access
 from components.phase import Phase
+from components.plugins import RemoteCommand
 from provisioning.plans import PhasePlan
 from provisioning.ssh import private_key_text
 from settings.stack import AgentStack
@@ -188,7 +188,7 @@ class HermesAgent(pulumi.ComponentResource):
         verified: Phase,
         tells_api_key: bool,
         replace_with: list[pulumi.Resource],
-    ) -> command.remote.Command:
+    ) -> RemoteCommand:
         """Try the exported address, host key and login by other means than ours: Pulumi's own remote command.
 
         It takes a moment and changes nothing, so that a cut line costs nothing. No secret is in its text (field reports
@@ -200,19 +200,18 @@ class HermesAgent(pulumi.ComponentResource):
         """
         if tells_api_key:
             asks = f"{asks}; {PRINTS_API_KEY}"
-        return command.remote.Command(
+        return RemoteCommand(
             f"{name}-login",
-            connection=command.remote.ConnectionArgs(
-                host=access.address,
-                user="root",
-                private_key=pulumi.Output.secret(private_key_text(private_key_file)),
-                host_key=access.host_key,
-                dial_error_limit=LOGIN_ATTEMPTS,
-                per_dial_timeout=10,
-            ),
+            connection={
+                "host": access.address,
+                "user": "root",
+                "privateKey": pulumi.Output.secret(private_key_text(private_key_file)),
+                "hostKey": access.host_key,
+                "dialErrorLimit": LOGIN_ATTEMPTS,
+                "perDialTimeout": 10,
+            },
             create=verified.digest.apply(lambda digest: f"{asks} # after {digest[:16]}"),
-            add_previous_output_in_env=False,
-            logging=command.remote.Logging.STDERR if tells_api_key else None,
+            logging="stderr" if tells_api_key else None,
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=[verified],

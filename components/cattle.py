@@ -8,19 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-import pulumi_proxmoxve as proxmoxve
 
 from applications.hermes.settings import AgentSettings
 from applications.hermes.settings.dashboard import EVERYWHERE
-from components.access import Access
 from components.agent import HermesAgent
-from components.attachment import VolumeAttachment
 from components.claim import Claim
 from components.container import ContainerWish, container, proxmox_provider
 from components.dynamic import Owned
-from components.host_mounts import HostMounts, HostMountsProof, NodeSpec
 from components.network import NetworkPlan, network_spec
-from components.power import Power
+from components.node_shell import NodeSpec
+from components.parts import Access, HostMounts, HostMountsProof, Power, VolumeAttachment
+from components.plugins import ContainerLegacy
 from proxmox.planning import AttachSpec, PowerSpec
 from settings.kinds import bracketed, is_loopback
 from settings.outputs import OUTPUTS
@@ -117,7 +115,7 @@ class Cattle(pulumi.ComponentResource):
         name: str,
         *,
         stack: AgentStack,
-        guest: proxmoxve.ContainerLegacy,
+        guest: ContainerLegacy,
         ready: list[pulumi.Resource],
         phases: Mapping[str, Mapping[str, Any]] | None,
     ) -> dict[str, pulumi.Input[Any]]:
@@ -165,7 +163,7 @@ class Cattle(pulumi.ComponentResource):
 
 def _card_address(cards: Sequence[Any] | None) -> str:
     """The hardware address of the first network card; empty where there is none."""
-    return str(cards[0]["mac_address"]) if cards else ""
+    return str(cards[0]["macAddress"]) if cards else ""
 
 
 def _ssh_command(key: str, host: str) -> str:

@@ -9,42 +9,26 @@ if it carries this stack's claim.
 from __future__ import annotations
 
 import os
-import uuid
 
 import pulumi
-from pulumi.dynamic import CreateResult, DiffResult, Resource
 from pulumi.output import Unknown
 
-from components.dynamic import Props, Provider, changed, diff_of
+from components.dynamic import Resource
 from proxmox.client import Proxmox
 from proxmox.connection import Connection
 from proxmox.errors import Refusal
 from proxmox.ownership import parse_claim
-from proxmox.vmid import prove_none_left, prove_vmid_usable
+from proxmox.vmid import prove_vmid_usable
 from settings.subjects import explained
 
 
-class _ClaimProvider(Provider):
-    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of([], changed(olds, news, "vmid"))
-
-    def create(self, props: Props) -> CreateResult:
-        claim = str(uuid.uuid4())
-        return CreateResult(id_=claim, outs={"vmid": props["vmid"], "claim": claim})
-
-    def delete(self, _id: str, props: Props) -> None:
-        """The last deletion of all: whatever the engine believes, no guest that carries the claim may be left."""
-        with self.proxmox() as client:
-            prove_none_left(client, int(props["vmid"]), props["claim"])
-
-
-class Claim(Resource, module="proxmox", name="Claim"):
+class Claim(Resource, kind="proxmox:Claim"):
     """A stack's claim on a VMID. Another VMID is another claim."""
 
     claim: pulumi.Output[str]
 
     def __init__(self, name: str, *, vmid: int, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(_ClaimProvider(), name, {"vmid": vmid, "claim": None}, opts)
+        super().__init__(name, {"vmid": vmid, "claim": None}, opts)
 
 
 def vmid_proof(connection: Connection, vmid: int, node: str) -> pulumi.ResourceHook:

@@ -1,4 +1,4 @@
-"""The container resource: the only file that names the plugin's class.
+"""The container resource, of the plugin's class.
 
 ``ContainerLegacy`` was ``ct.Container`` before version 8 of the plugin, without an alias
 (field reports D1). Three rules of the facts live here: it never declares mount points and
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pulumi
-import pulumi_proxmoxve as proxmoxve
 
 from components.claim import Claim, vmid_proof
 from components.network import NetworkPlan, cards, ip_configs, name_service
+from components.plugins import ContainerLegacy, ProxmoxProvider
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.ownership import render_notes
 
@@ -42,7 +42,7 @@ class ContainerWish:
     ssh_public_keys: Sequence[str] = ()
 
 
-def proxmox_provider(connection: Connection, environment: dict[str, str]) -> proxmoxve.Provider:
+def proxmox_provider(connection: Connection, environment: dict[str, str]) -> ProxmoxProvider:
     """The plugin's provider.
 
     What the environment says, the plugin reads there itself at each run, ``destroy`` included: a
@@ -53,7 +53,7 @@ def proxmox_provider(connection: Connection, environment: dict[str, str]) -> pro
     def unless_in_environment(key: str, value: pulumi.Input[str]) -> pulumi.Input[str] | None:
         return None if environment.get(ENVIRONMENT[key]) else value
 
-    return proxmoxve.Provider(
+    return ProxmoxProvider(
         "proxmox",
         endpoint=unless_in_environment("endpoint", connection.endpoint),
         api_token=unless_in_environment("apiToken", pulumi.Output.secret(connection.api_token.get_secret_value())),
@@ -70,36 +70,35 @@ def container(
     connection: Connection,
     opts: pulumi.ResourceOptions,
     also_ignore: Sequence[str] = (),
-) -> proxmoxve.ContainerLegacy:
+) -> ContainerLegacy:
     """Declare a container, stopped, with its VMID proved free first."""
     network = wish.network.declared
-    initialization = proxmoxve.ContainerLegacyInitializationArgs(
-        hostname=wish.hostname,
-        ip_configs=ip_configs(network),
-        dns=name_service(network),
-        user_account=proxmoxve.ContainerLegacyInitializationUserAccountArgs(keys=list(wish.ssh_public_keys))
-        if wish.ssh_public_keys
-        else None,
-    )
-    return proxmoxve.ContainerLegacy(
+    return ContainerLegacy(
         name,
-        vm_id=wish.vmid,
-        node_name=wish.node,
-        description=claim.claim.apply(lambda mark: render_notes(wish.purpose, mark)),
-        tags=list(wish.tags),
-        unprivileged=True,
-        protection=wish.protection,
-        started=False,
-        start_on_boot=wish.start_on_boot,
-        operating_system=proxmoxve.ContainerLegacyOperatingSystemArgs(template_file_id=wish.template, type="debian"),
-        cpu=proxmoxve.ContainerLegacyCpuArgs(cores=wish.cores),
-        memory=proxmoxve.ContainerLegacyMemoryArgs(dedicated=wish.memory, swap=wish.swap),
-        disk=proxmoxve.ContainerLegacyDiskArgs(datastore_id=wish.storage, size=wish.disk),
-        # nesting and nothing else: any other feature is refused for every token (facts proxmox 2.2)
-        features=proxmoxve.ContainerLegacyFeaturesArgs(nesting=True) if wish.nesting else None,
-        network_interfaces=cards(network),
-        initialization=initialization,
-        opts=pulumi.ResourceOptions.merge(
+        {
+            "vmId": wish.vmid,
+            "nodeName": wish.node,
+            "description": claim.claim.apply(lambda mark: render_notes(wish.purpose, mark)),
+            "tags": list(wish.tags),
+            "unprivileged": True,
+            "protection": wish.protection,
+            "started": False,
+            "startOnBoot": wish.start_on_boot,
+            "operatingSystem": {"templateFileId": wish.template, "type": "debian"},
+            "cpu": {"cores": wish.cores},
+            "memory": {"dedicated": wish.memory, "swap": wish.swap},
+            "disk": {"datastoreId": wish.storage, "size": wish.disk},
+            # nesting and nothing else: any other feature is refused for every token (facts proxmox 2.2)
+            "features": {"nesting": True} if wish.nesting else None,
+            "networkInterfaces": cards(network),
+            "initialization": {
+                "hostname": wish.hostname,
+                "ipConfigs": ip_configs(network),
+                "dns": name_service(network),
+                "userAccount": {"keys": list(wish.ssh_public_keys)} if wish.ssh_public_keys else None,
+            },
+        },
+        pulumi.ResourceOptions.merge(
             opts,
             pulumi.ResourceOptions(
                 ignore_changes=["mountPoints", "started", *wish.network.ignored, *also_ignore],

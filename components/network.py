@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import pulumi_proxmoxve as proxmoxve
+from typing import Any
 
 from proxmox.errors import Fault
 from proxmox.network import (
@@ -139,39 +138,36 @@ def network_spec(settings: NetworkSettings) -> NetworkSpec:
     )
 
 
-def cards(spec: NetworkSpec | None) -> list[proxmoxve.ContainerLegacyNetworkInterfaceArgs]:
-    """net0 as the plugin has it."""
+def cards(spec: NetworkSpec | None) -> list[dict[str, Any]]:
+    """net0 as the plugin has it. What is None is left out."""
     if spec is None:
         return []
     return [
-        proxmoxve.ContainerLegacyNetworkInterfaceArgs(
-            name=spec.name or "eth0",
-            bridge=spec.bridge,
-            vlan_id=spec.vlan,
-            mtu=spec.mtu,
-            firewall=spec.firewall,
-            mac_address=spec.hardware_address,
-            rate_limit=spec.rate,
-            host_managed=spec.host_managed,
-        )
+        {
+            "name": spec.name or "eth0",
+            "bridge": spec.bridge,
+            "vlanId": spec.vlan,
+            "mtu": spec.mtu,
+            "firewall": spec.firewall,
+            "macAddress": spec.hardware_address,
+            "rateLimit": spec.rate,
+            "hostManaged": spec.host_managed,
+        }
     ]
 
 
-def ip_configs(spec: NetworkSpec | None) -> list[proxmoxve.ContainerLegacyInitializationIpConfigArgs] | None:
+def ip_configs(spec: NetworkSpec | None) -> list[dict[str, Any]] | None:
     """The addresses of net0; None without a card."""
     if spec is None:
         return None
     # Empty, and not left out: what is left out the plugin takes from the state, so the old gateway would stay.
-    four = proxmoxve.ContainerLegacyInitializationIpConfigIpv4Args(address=spec.ip, gateway=spec.gateway or "")
-    six = None
-    if spec.ip6:
-        six = proxmoxve.ContainerLegacyInitializationIpConfigIpv6Args(address=spec.ip6, gateway=spec.gateway6 or "")
-    return [proxmoxve.ContainerLegacyInitializationIpConfigArgs(ipv4=four, ipv6=six)]
+    four = {"address": spec.ip, "gateway": spec.gateway or ""}
+    six = {"address": spec.ip6, "gateway": spec.gateway6 or ""} if spec.ip6 else None
+    return [{"ipv4": four, "ipv6": six}]
 
 
-def name_service(spec: NetworkSpec | None) -> proxmoxve.ContainerLegacyInitializationDnsArgs | None:
+def name_service(spec: NetworkSpec | None) -> dict[str, Any] | None:
     """Name servers and search domains; None where neither is declared."""
     if spec is None or not (spec.nameservers or spec.search):
         return None
-    servers = list(spec.nameservers) if spec.nameservers else None
-    return proxmoxve.ContainerLegacyInitializationDnsArgs(servers=servers, domain=spec.search or None)
+    return {"servers": list(spec.nameservers) if spec.nameservers else None, "domain": spec.search or None}

@@ -1,4 +1,4 @@
-"""Root's shell on the node by SSH, held to a pinned host key; for what no token may do (components/host_mounts.py)."""
+"""Root's shell on the node by SSH, held to a pinned host key: for what no token may do (host mounts)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pydantic import Field
 from provisioning.errors import HostKeyMismatch, PrivateKeyError, ProvisioningError, SshAuthError
 from provisioning.ssh import HostKey, SshConnection, SshTarget, connect
 from proxmox.errors import NodeShellFailed
+from proxmox.hostmounts import HostMountSpec
 from proxmox.hostshell import COMMAND_SECONDS, Answer, HostShell
 
 CONNECT_SECONDS = 20.0
@@ -29,6 +30,17 @@ class NodeSsh:
     key_file: Annotated[str, Field(alias="keyFile")]
     port: int = 22
     user: str = "root"
+
+
+@dataclass(frozen=True)
+class NodeSpec(HostMountSpec):
+    """Host mounts, and the way to root on the node; ``ssh`` None: nobody here is root there.
+
+    ``folders``: what is to be done to the folders themselves, as preflight has found them; none once it is done.
+    """
+
+    folders: tuple[str, ...] = ()
+    ssh: NodeSsh | None = None
 
 
 class _Shell:

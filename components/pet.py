@@ -11,10 +11,7 @@ import pulumi
 from components.claim import Claim
 from components.container import ContainerWish, container, proxmox_provider
 from components.dynamic import Owned
-from components.guard import Guard
-from components.power import Power
-from components.removal import VolumeRemoval
-from components.volume import Volume
+from components.parts import Guard, Power, Volume, VolumeRemoval
 from proxmox.planning import PowerSpec, RemovalSpec, VolumeSpec
 from settings.stack import PetStack
 

@@ -12,48 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 
-from components.access import card_of
-from components.dynamic import Props, Provider, changed, diff_of, progress
+from components.dynamic import Resource
 from components.explanation import explain
-from provisioning.plans import PhasePlan, run_phase
-from provisioning.ssh import HostKey, SshTarget
-
-PHASE_SECONDS = 1800.0
+from provisioning.plans import PhasePlan
 
 
-class _PhaseProvider(Provider):
-    def _carry_out(self, props: Props) -> Props:
-        target = SshTarget(
-            host=props["host"],
-            host_key=HostKey.parse(props["host_key"]),
-            private_key_file=props["private_key_file"],
-            card=card_of(props["guest"], props.get("hardware_address")),
-        )
-        plan = PhasePlan.from_json(props["plan"])
-        result = run_phase(target, plan, on_line=progress, timeout_s=PHASE_SECONDS)
-        return {
-            "phase": props["phase"],
-            "guest": props["guest"],
-            "host_key": props["host_key"],
-            "declared": props["declared"],
-            "digest": props["digest"],
-            "results": result.outputs,
-            "seconds": round(result.seconds, 1),
-        }
-
-    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        return diff_of(changed(olds, news, "digest", "host_key"))
-
-    def create(self, props: Props) -> CreateResult:
-        return CreateResult(id_=f"{props['guest']}/{props['phase']}", outs=self._carry_out(props))
-
-    def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
-        return UpdateResult(outs=self._carry_out(news))
-
-
-class Phase(Resource, module="guest", name="Phase"):
+class Phase(Resource, kind="guest:Phase"):
     """``results``: what the phase reports; ``digest``: of all that it depends on; ``seconds``: how long it took."""
 
     digest: pulumi.Output[str]
@@ -95,6 +60,6 @@ class Phase(Resource, module="guest", name="Phase"):
             "results": None,
             "seconds": None,
         }
-        super().__init__(_PhaseProvider(), resource_name, props, opts)
+        super().__init__(resource_name, props, opts)
         if before and (cause := explain(resource_name, before, foreseen.declared, foreseen.digest)):
             pulumi.log.info(cause, self)

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from components.host_mounts import NodeSpec
 from components.host_settings import host_mounts_of, node_ssh_of
 from components.network import NetworkPlan, network_spec
-from components.node_shell import node_shell
+from components.node_shell import NodeSpec, node_shell
 from components.state import OwnState
 from provisioning.errors import PrivateKeyError
 from provisioning.ssh import HostKey, public_half

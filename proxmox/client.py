@@ -10,7 +10,6 @@ Proxmox tells much in the reason phrase and, since 2025, in the body's `message`
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 import threading
@@ -20,12 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-import requests
-from proxmoxer.backends.https import Backend, JsonSerializer
-from proxmoxer.core import ProxmoxResource, ResourceException
-from requests.adapters import HTTPAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
-from urllib3.exceptions import HTTPError
 
 from proxmox.connection import Connection
 from proxmox.errors import (
@@ -62,7 +56,8 @@ class Timings:
     """All deadlines and waits, in seconds.
 
     connect, read: of one request; retry: how long a bad way is tried again; lock: how long a locked guest is waited
-    for; task: how long a task may take; poll: the longest pause between two looks, and between two attempts.
+    for; task: how long a task may take; poll: the longest pause between two attempts; look: that between two looks at a
+    task, which somebody waits for.
     """
 
     connect: float = 10.0
@@ -71,6 +66,7 @@ class Timings:
     lock: float = 120.0
     task: float = 900.0
     poll: float = 1.0
+    look: float = 0.25
     first_poll: float = 0.05
 
 
@@ -213,66 +209,6 @@ class Permissions:
         return frozenset(name for name, propagates in self.by_path[path].items() if propagates)
 
 
-class _Answers(JsonSerializer):  # type: ignore[misc]  # proxmoxer has no types
-    """Reads bodies more strictly than proxmoxer's own: what is not Proxmox's JSON is an error, not a result."""
-
-    def loads(self, response: requests.Response) -> object:
-        body = _json_object(response)
-        if body is None or "data" not in body:
-            raise Unreachable(
-                f"{response.url.split('?')[0]} gave an answer that is not Proxmox's",
-                "the body is no JSON object with data",
-                "check that the endpoint is the Proxmox API itself, not a proxy's page",
-            )
-        return body["data"]
-
-    def loads_errors(self, response: requests.Response) -> object:
-        return _json_object(response) or {}
-
-
-def _json_object(response: requests.Response) -> dict[str, object] | None:
-    try:
-        body = json.loads(response.content.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError):
-        return None
-    return body if isinstance(body, dict) else None
-
-
-class _PinnedAdapter(HTTPAdapter):
-    """Verifies the server by the connection's own rule alone: CA file, fingerprint, or the system's store."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        super().__init__(pool_connections=1, pool_maxsize=16)
-
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
-        if self._connection.fingerprint:
-            kwargs["assert_fingerprint"] = self._connection.fingerprint
-        kwargs["ssl_context"] = _tls_context(self._connection)
-        super().init_poolmanager(connections, maxsize, block, **kwargs)
-
-    def build_connection_pool_key_attributes(self, request: Any, verify: Any, cert: Any = None) -> Any:
-        """The same, deaf to REQUESTS_CA_BUNDLE, whose certificates would be trusted besides the context's."""
-        del verify
-        proved = not (self._connection.fingerprint or self._connection.insecure)
-        return super().build_connection_pool_key_attributes(request, proved, cert)
-
-    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
-        """Nothing: the context decides. The base class would add the certifi bundle to what is trusted."""
-
-
-def _tls_context(connection: Connection) -> ssl.SSLContext:
-    if connection.fingerprint or connection.insecure:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
-    context = ssl.create_default_context(cafile=connection.ca_file)
-    if connection.ca_file:
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
-
-
 class _RetryError(Exception):
     """Inside this module: an attempt that may be made again. `locked`: because somebody holds the guest."""
 
@@ -301,26 +237,9 @@ class Proxmox:
         self.timings = timings or Timings()
         self._clock = clock
         self._sleep = sleep
-        user, _, name = connection.token_id.rpartition("!")
-        host = f"[{connection.host}]" if ":" in connection.host else connection.host
-        backend = Backend(
-            host,
-            user=user,
-            token_name=name,
-            token_value=connection.token_secret.get_secret_value(),
-            port=connection.port,
-            # The adapter verifies. False for a fingerprint, because urllib3 then compares it and asks for no chain.
-            verify_ssl=not (connection.fingerprint or connection.insecure),
-            timeout=(self.timings.connect, self.timings.read),
-        )
-        self._session = backend.get_session()
-        self._session.max_redirects = 0
-        # The environment is asked for a proxy here, once; with trust_env it would be at every request, and could also
-        # add certificates (REQUESTS_CA_BUNDLE) and credentials (.netrc) that the settings do not name.
-        self._session.proxies.update(requests.utils.get_environ_proxies(connection.endpoint))
-        self._session.trust_env = False
-        self._session.mount("https://", _PinnedAdapter(connection))
-        self._root = ProxmoxResource(base_url=backend.get_base_url(), session=self._session, serializer=_Answers())
+        from proxmox.transport import opened  # noqa: PLC0415 - 0.2 s that who asks nothing does without
+
+        self._session, self._root = opened(connection, (self.timings.connect, self.timings.read))
 
     def __repr__(self) -> str:
         return f"Proxmox({self.connection.endpoint}, {self.connection.token_id})"
@@ -350,6 +269,8 @@ class Proxmox:
     def _send(self, method: str, path: Sequence[str | int], values: Mapping[str, Any] | None = None) -> Any:
         """One attempt. Raises _RetryError for what may be tried again, else the package's errors."""
         shown = f"{method} /{'/'.join(str(part) for part in path)}"
+        from proxmox import transport  # noqa: PLC0415 - see __init__
+
         resource = self._root([str(part) for part in path])
         sent = dict(values or {})
         try:
@@ -360,13 +281,13 @@ class Proxmox:
             if method == "POST":
                 return resource.post(**sent)
             return resource.delete(**sent)
-        except ResourceException as error:
+        except transport.Answered as error:
             raise _api_error(shown, error) from None
-        except requests.exceptions.SSLError as error:
+        except transport.Untrusted as error:
             raise self._untrusted(error) from None
-        except requests.exceptions.TooManyRedirects:
+        except transport.Redirected:
             raise self._unreachable(shown, "the server redirects to another address") from None
-        except (requests.exceptions.RequestException, HTTPError, OSError) as error:
+        except transport.BAD_WAY as error:
             raise _RetryError(self._unreachable(shown, _cause(error)), locked=False) from None
 
     def _unreachable(self, shown: str, why: str) -> Unreachable:
@@ -598,7 +519,7 @@ class Proxmox:
             if self._clock() - start + pause > limit:
                 raise TaskTimeout(_task_name(upid), limit, self.task_log(upid))
             self._sleep(pause)
-            pause = min(pause * 1.5, self.timings.poll)
+            pause = min(pause * 1.5, self.timings.look)
         exit_status = str(data.get("exitstatus") or "no exit status")
         if exit_status == "OK":
             return TaskEnd(upid, ())
@@ -828,7 +749,7 @@ _LOCK_REMEDY = (
 _WAY_REMEDY = "check that the guest's node is up and can be reached from the node that answers"
 
 
-def _api_error(shown: str, error: ResourceException) -> ProxmoxError | _RetryError:
+def _api_error(shown: str, error: Any) -> ProxmoxError | _RetryError:
     """The package's error for an answer of 400 or more (facts proxmox 0)."""
     status = int(error.status_code)
     body = error.errors if isinstance(error.errors, dict) else {}

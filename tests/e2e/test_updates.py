@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from provisioning import PhaseFailed, PhasePlan, run_phase
+from provisioning.errors import PhaseFailed
+from provisioning.plans import PhasePlan, run_phase
 from tests.e2e.phase_guest import Guest, backups_plan, made_of, needs_root, run_cut
 from tests.e2e.used_home import (
     BACKUPS,

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pulumi
 import pytest
-from pulumi.output import Unknown
 
 from applications.hermes.guest.names import MANAGED_ENV
 from applications.hermes.phases import Built, render_agent, render_configure
 from components import agent
-from components.access import Access
 from components.agent import PRINTS_API_KEY
-from components.attachment import _AttachmentProvider
 from components.cattle import Cattle
-from components.host_mounts import _HostMountsProvider
+from components.parts import Access
 from components.pet import PetStorage
-from components.power import _PowerProvider
 from components.preflight import cattle_check, host_spec, pet_check
+from components.providers.attachment import AttachmentProvider
+from components.providers.host_mounts import HostMountsProvider
+from components.providers.messages import UNKNOWN
+from components.providers.power import PowerProvider
 from components.state import OwnState
 from provisioning.plans import PhasePlan
 from proxmox.planning import AttachSpec
@@ -35,7 +35,7 @@ from tests.settings import cattle as of_cattle
 from tests.settings import pet as of_pet
 
 if TYPE_CHECKING:
-    from components.dynamic import Provider
+    from components.providers.base import Provider
     from tests.graph.conftest import Declare, Graph
 
 CANARY = "canary-5f1c"
@@ -166,13 +166,12 @@ def test_all_phases_are_replaced_with_the_container(declare: Declare) -> None:
         assert replaced_with == ["cattle-container"], name
 
 
-@pytest.mark.parametrize("provider", [_AttachmentProvider, _PowerProvider, _HostMountsProvider])
+@pytest.mark.parametrize("provider", [AttachmentProvider, PowerProvider, HostMountsProvider])
 def test_what_is_undone_on_the_guest_asks_to_go_with_it(provider: type[Provider]) -> None:
     """The engine asks, with an unknown input, whether it goes before the container; then it keeps the order."""
     olds = {"guest": "105"}
-    unknown = Unknown()  # type: ignore[no-untyped-call]
     assert provider().diff("", olds, olds).replaces == []
-    assert provider().diff("", olds, {"guest": unknown}).replaces == ["guest"]
+    assert provider().diff("", olds, {"guest": UNKNOWN}).replaces == ["guest"]
 
 
 def test_what_is_undone_on_the_guest_is_not_shuffled(declare: Declare) -> None:

@@ -9,7 +9,7 @@ from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, Watch, Wh
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 ALL = ""
 PLUGIN = "pulumi-resource-proxmoxve"
-DYNAMIC = "dynamic"
+DYNAMIC = "components.providers"
 
 
 def at(method: str, path: str, when: When, **params: str) -> Watch:

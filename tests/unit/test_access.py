@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from applications.hermes.phases import render_baseline
-from components import access, phase
-from components.access import _AccessProvider, card_of
-from components.phase import _PhaseProvider
+from components.providers import access
+from components.providers.access import AccessProvider, card_of
+from components.providers.phase import PhaseProvider
+from provisioning import plans
 from provisioning.errors import SshUnreachable, WrongMachine
 from provisioning.plans import PhaseResult
 from provisioning.ssh import Card, HostKey, SshTarget
@@ -54,10 +55,10 @@ class Scene:
     warnings: list[str] = field(default_factory=list)
     logs_read: int = 0
 
-    def provider(self) -> _AccessProvider:
+    def provider(self) -> AccessProvider:
         scene = self
 
-        class Provider(_AccessProvider):
+        class Provider(AccessProvider):
             @contextmanager
             def proxmox(self) -> Iterator[Proxmox]:
                 yield scene.node  # type: ignore[misc]
@@ -147,15 +148,15 @@ def test_a_state_of_before_is_unchanged(scene: Scene) -> None:
 def test_a_phase_of_before_does_not_run_again_for_the_card() -> None:
     """The states of older versions know of none."""
     before = {"digest": "d", "host_key": KEY, "guest": "105"}
-    assert not _PhaseProvider().diff("105/baseline", before, {**before, "hardware_address": MAC}).changes
+    assert not PhaseProvider().diff("105/baseline", before, {**before, "hardware_address": MAC}).changes
 
 
 def test_a_phase_of_before_does_not_run_again_for_the_form_of_its_plan() -> None:
     """The states of older versions have the phase's inputs, and docker as the agent phase's name."""
     before = {"digest": "d", "host_key": KEY, "guest": "105", "phase": "docker", "inputs": "{}"}
     now = {"digest": "d", "host_key": KEY, "guest": "105", "phase": "agent", "plan": "{}"}
-    assert not _PhaseProvider().diff("105/docker", before, now).changes
-    assert _PhaseProvider().diff("105/docker", before, {**now, "digest": "e"}).changes
+    assert not PhaseProvider().diff("105/docker", before, now).changes
+    assert PhaseProvider().diff("105/docker", before, {**now, "digest": "e"}).changes
 
 
 @pytest.mark.parametrize("address", [None, "", MAC])
@@ -167,17 +168,17 @@ def test_a_phase_is_held_to_the_card(monkeypatch: pytest.MonkeyPatch, address: s
         targets.append(target)
         return PhaseResult(1.0, {})
 
-    monkeypatch.setattr(phase, "run_phase", ran)
+    monkeypatch.setattr(plans, "run_phase", ran)
     props: dict[str, Any] = {
         **{"guest": "105", "phase": "baseline", "host": "10.0.0.5", "host_key": KEY, "private_key_file": "/key"},
         **{"hardware_address": address, "declared": {}, "digest": "d", "plan": render_baseline(cattle()).as_json()},
     }
     if address:
-        _PhaseProvider().create(props)
+        PhaseProvider().create(props)
         assert targets[0].card == Card("CT 105", MAC)
     else:
         with pytest.raises(WrongMachine):
-            _PhaseProvider().create(props)
+            PhaseProvider().create(props)
         assert targets == []
 
 

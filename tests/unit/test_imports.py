@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "applications": {"settings", "proxmox", "provisioning", "dotenv", "jinja2", "pydantic", "pydantic_core", "yaml"},
     "components": {
         *("settings", "proxmox", "provisioning", "applications"),
-        *("dotenv", "grpc", "pulumi", "pulumi_command", "pulumi_proxmoxve", "pydantic", "pydantic_core"),
+        *("dotenv", "google", "grpc", "pulumi", "pydantic", "pydantic_core"),
         *("tenacity", "yaml"),
     },
     # What runs while an image is built, with the guest's programs beside it.

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 
-from components.dynamic import progress, warn
+from components.providers.base import progress, warn
 
 PLACE = "127.0.0.1"
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pulumi
-
-from components.dynamic import Owned, Props, SpecProvider, SpecResource, say
+from components.providers.base import Props, SpecProvider, say
 from proxmox.client import Proxmox
 from proxmox.operations import preview_removal, remove_volume
 from proxmox.planning import RemovalSpec
 
 
-class _RemovalProvider(SpecProvider[RemovalSpec]):
+class RemovalProvider(SpecProvider[RemovalSpec]):
     kind = RemovalSpec
     id_format = "removed {volid}"
     replaces = ("vmid", "volid")
@@ -29,10 +27,3 @@ class _RemovalProvider(SpecProvider[RemovalSpec]):
     def ensure(self, client: Proxmox, spec: RemovalSpec) -> Props:
         remove_volume(client, spec.vmid, spec.volid, spec.volid, report=say)
         return {}
-
-
-class VolumeRemoval(SpecResource, module="proxmox", name="VolumeRemoval"):
-    """The fact that a volume was deleted on purpose. Taking it out of the settings again does nothing."""
-
-    def __init__(self, name: str, spec: RemovalSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, _RemovalProvider(), spec, owned, opts=opts)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import contextlib
 
-import pulumi
 import tenacity
-from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
-from components.dynamic import Props, Provider, changed, diff_of, progress, warn
+from components.providers.base import (
+    CreateResult,
+    DiffResult,
+    Props,
+    Provider,
+    ReadResult,
+    UpdateResult,
+    changed,
+    diff_of,
+    progress,
+    warn,
+)
 from components.timing import stopwatch
 from provisioning.errors import SshUnreachable, WrongMachine
+from provisioning.kept import KEPT
 from provisioning.ssh import Card, HostKey, wait_for_ssh
 from proxmox.addresses import addresses_of, leased
 from proxmox.client import Address, Proxmox
@@ -82,7 +92,7 @@ def _at_first_contact(vmid: int, address: str, key: HostKey) -> str:
     )
 
 
-class _AccessProvider(Provider):
+class AccessProvider(Provider):
     def _reach(self, props: Props, pinned: str | None) -> Props:
         vmid, node = int(props["vmid"]), props["node"]
         card = card_of(vmid, props["incarnation"])
@@ -100,6 +110,8 @@ class _AccessProvider(Provider):
                     made=made,
                     timeout_s=SSH_SECONDS,
                     on_line=progress,
+                    # The phases go on with it.
+                    opened=KEPT.connect,
                 )
             except SshUnreachable as error:
                 raise SshUnreachable(f"{error}\n{_seen_by_proxmox(client, node, vmid, card)}") from None
@@ -127,54 +139,12 @@ class _AccessProvider(Provider):
 
     def read(self, id_: str, props: Props) -> ReadResult:
         """Looks at the lease again; opens no SSH connection."""
-        outs = {key: value for key, value in props.items() if key != "__provider"}
+        outs = dict(props)
         if props.get("static_address") is None and props.get("incarnation"):
             vmid = int(props["vmid"])
-            # One that was moved is another resource's to tell (components/attachment.py, components/power.py).
+            # One that was moved is another resource's to tell (attachment.py, power.py).
             with self.proxmox() as client, contextlib.suppress(NoSuchGuest):
                 if client.vmid_taken(vmid):
                     found = addresses_of(client.interfaces(props["node"], vmid), props["incarnation"])
                     outs["address"] = leased(found) or outs.get("address")
         return ReadResult(id_=id_, outs=outs)
-
-
-class Access(Resource, module="guest", name="Access"):
-    """``host_key`` is one line, as in known_hosts without the name; ``fingerprint`` begins with SHA256:.
-
-    ``declared_key``: the host key as the settings have it, None where Proxmox's log is to tell it. ``incarnation``: the
-    hardware address of net0, which tells one container under a number from the next.
-    """
-
-    address: pulumi.Output[str]
-    incarnation: pulumi.Output[str]
-    host_key: pulumi.Output[str]
-    fingerprint: pulumi.Output[str]
-    seconds: pulumi.Output[float]
-
-    def __init__(
-        self,
-        resource_name: str,
-        *,
-        guest: pulumi.Input[str],
-        vmid: int,
-        node: str,
-        static_address: str | None,
-        private_key_file: str,
-        incarnation: pulumi.Input[str],
-        declared_key: str | None = None,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
-        props = {
-            "guest": guest,
-            "vmid": vmid,
-            "node": node,
-            "static_address": static_address,
-            "private_key_file": private_key_file,
-            "incarnation": incarnation,
-            "declared_key": declared_key,
-            "address": None,
-            "host_key": None,
-            "fingerprint": None,
-            "seconds": None,
-        }
-        super().__init__(_AccessProvider(), resource_name, props, opts)

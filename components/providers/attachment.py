@@ -1,7 +1,7 @@
 """A volume of the pet's, mounted in a cattle.
 
 Set on the stopped guest and read back; one that runs is stopped for it, and started again. On the way down its power
-goes first (components/power.py): then detach, and remove the ``unused`` entry that Proxmox leaves; the volume stays
+goes first (power.py): then detach, and remove the ``unused`` entry that Proxmox leaves; the volume stays
 with its owner (facts proxmox 18).
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pulumi
-
-from components.dynamic import Owned, PartProvider, Props, SpecResource, say
+from components.providers.base import PartProvider, Props, say
 from proxmox.client import Proxmox
 from proxmox.facts import locate
 from proxmox.mountpoint import MountPoint
@@ -19,12 +17,11 @@ from proxmox.operations import AttachmentState, attach, detach, preview_attach, 
 from proxmox.planning import AttachSpec, DetachSpec
 
 
-class _AttachmentProvider(PartProvider[AttachSpec]):
+class AttachmentProvider(PartProvider[AttachSpec]):
     kind = AttachSpec
     id_format = "{vmid}/{slot}"
     updates = ("volid", "path", "options", "pending", "owner")
     replaces = ("vmid", "node", "slot", "guest")
-    fixed = {"pending": False}  # noqa: RUF012 - never changed
 
     def plan(self, client: Proxmox, spec: AttachSpec) -> Iterable[str]:
         return (f"guest {spec.vmid}: {step.describe()}" for step in preview_attach(client, spec))
@@ -55,13 +52,3 @@ def _outputs(state: AttachmentState) -> Props:
         "options": ",".join(f"{key}={value}" for key, value in options),
         "pending": state.pending,
     }
-
-
-class VolumeAttachment(SpecResource, module="proxmox", name="VolumeAttachment"):
-    """``volid``: what is in the slot; ``attached``: what this stack has put there; ``seconds``: how long it took."""
-
-    volid: pulumi.Output[str]
-    path: pulumi.Output[str]
-
-    def __init__(self, name: str, spec: AttachSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, _AttachmentProvider(), spec, owned, outputs=["attached"], opts=opts)

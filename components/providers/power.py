@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pulumi
-
-from components.dynamic import Owned, PartProvider, Props, SpecResource, say
+from components.providers.base import PartProvider, Props, say
 from proxmox.client import Proxmox
 from proxmox.facts import read_guest
 from proxmox.operations import ensure_power, preview_power
 from proxmox.planning import PowerSpec
 
 
-class _PowerProvider(PartProvider[PowerSpec]):
+class PowerProvider(PartProvider[PowerSpec]):
     kind = PowerSpec
     id_format = "{vmid}/power"
     updates = ("running",)
@@ -36,10 +34,3 @@ class _PowerProvider(PartProvider[PowerSpec]):
         vmid = int(props["vmid"])
         if read_guest(client, vmid) is not None:
             ensure_power(client, PowerSpec(vmid, running=False), report=say)
-
-
-class Power(SpecResource, module="proxmox", name="Power"):
-    """Whether a guest runs. Where the resource goes, the guest is stopped. ``seconds``: how long the start took."""
-
-    def __init__(self, name: str, spec: PowerSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, _PowerProvider(), spec, owned, opts=opts)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pulumi
-
-from components.dynamic import Owned, PartProvider, Props, SpecResource, say
+from components.providers.base import PartProvider, Props, say
 from proxmox.client import Proxmox
 from proxmox.facts import read_guest, read_volume
 from proxmox.operations import VolumeState, ensure_volume, preview_volume, read_volume_state
 from proxmox.planning import VolumeSpec
 
 
-class _VolumeProvider(PartProvider[VolumeSpec]):
+class VolumeProvider(PartProvider[VolumeSpec]):
     kind = VolumeSpec
     id_format = "{ref}"
     updates = ("name", "vmid", "storage", "size", "path", "volid")
@@ -46,15 +44,3 @@ class _VolumeProvider(PartProvider[VolumeSpec]):
 
 def _outputs(state: VolumeState) -> Props:
     return {"size": state.size_gb, "path": state.path, "ref": state.volid}
-
-
-class Volume(SpecResource, module="proxmox", name="Volume"):
-    """``ref`` is the volid as Proxmox has it (read back, never made up: field reports A5); ``size`` in GB."""
-
-    ref: pulumi.Output[str]
-    size: pulumi.Output[float]
-    storage: pulumi.Output[str]
-    path: pulumi.Output[str]
-
-    def __init__(self, name: str, spec: VolumeSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, _VolumeProvider(), spec, owned, outputs=["ref"], opts=opts)

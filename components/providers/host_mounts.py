@@ -1,7 +1,7 @@
 """Folders of the node in a cattle, and keyctl: what Proxmox leaves to root@pam, and nothing else.
 
 Set on the stopped container, before its first start; a container that runs is restarted once and left as it was found:
-its power is another resource's (components/power.py). The folders themselves, and all that is in
+its power is another resource's (components/providers/power.py). The folders themselves, and all that is in
 them, outlive the resource. Without a way to root the run stops with the commands to paste, and goes on when they have
 been.
 """
@@ -9,15 +9,10 @@ been.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
-import pulumi
-
-from components.dynamic import Owned, PartProvider, Props, SpecProvider, SpecResource, say
-from components.node_shell import NodeSsh, node_shell
+from components.node_shell import NodeSpec, node_shell
+from components.providers.base import PartProvider, Props, SpecProvider, say
 from proxmox.client import Proxmox
-from proxmox.hostmounts import HostMountSpec
 from proxmox.hostshell import (
     HostState,
     ensure_host_mounts,
@@ -26,17 +21,6 @@ from proxmox.hostshell import (
     read_host_mounts,
     remove_host_mounts,
 )
-
-
-@dataclass(frozen=True)
-class NodeSpec(HostMountSpec):
-    """Host mounts, and the way to root on the node; ``ssh`` None: nobody here is root there.
-
-    ``folders``: what is to be done to the folders themselves, as preflight has found them; none once it is done.
-    """
-
-    folders: tuple[str, ...] = ()
-    ssh: NodeSsh | None = None
 
 
 def _outputs(spec: NodeSpec, state: HostState) -> Props:
@@ -54,12 +38,11 @@ def _outputs(spec: NodeSpec, state: HostState) -> Props:
     }
 
 
-class _HostMountsProvider(PartProvider[NodeSpec]):
+class HostMountsProvider(PartProvider[NodeSpec]):
     kind = NodeSpec
     id_format = "{vmid}/host"
     updates = ("mounts", "keyctl", "nesting", "pending", "folders", "ssh")
     replaces = ("vmid", "node", "guest")
-    fixed = {"nesting": True, "pending": False}  # noqa: RUF012 - never changed
 
     def plan(self, client: Proxmox, spec: NodeSpec) -> Iterable[str]:
         with node_shell(spec.ssh) as shell:
@@ -98,16 +81,7 @@ class _HostMountsProvider(PartProvider[NodeSpec]):
         return self.spec(props, NodeSpec.recorded_in(props))
 
 
-class HostMounts(SpecResource, module="proxmox", name="HostMounts"):
-    """``placed``: slot, source, path and readOnly of each mount."""
-
-    placed: pulumi.Output[list[dict[str, Any]]]
-
-    def __init__(self, name: str, spec: NodeSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, _HostMountsProvider(), spec, owned, outputs=["placed"], opts=opts)
-
-
-class _ProofProvider(SpecProvider[NodeSpec]):
+class ProofProvider(SpecProvider[NodeSpec]):
     kind = NodeSpec
     id_format = "{vmid}/host-proof"
     updates = ("mounts", "folders")
@@ -118,10 +92,3 @@ class _ProofProvider(SpecProvider[NodeSpec]):
             if shell is not None:
                 prove_host_mounts(client, shell, spec, report=say)
         return {"folders": []}
-
-
-class HostMountsProof(SpecResource, module="proxmox", name="HostMountsProof"):
-    """A write to each mount from inside the running container, as the user that the folder belongs to."""
-
-    def __init__(self, name: str, spec: NodeSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, _ProofProvider(), spec, owned, opts=opts)

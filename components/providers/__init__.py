@@ -1,0 +1,1 @@
+"""What is behind the dynamic resources. The engine starts it apart from the program: server.py."""
