@@ -51,6 +51,8 @@ class Run:
 
     returncode: int = -1
     seconds: float = 0.0
+    cpu: float = 0.0
+    """Seconds of both kinds, of the engine and of all that it waited for."""
     changes: dict[str, int] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
@@ -89,16 +91,18 @@ def pulumi(
     on_event: OnEvent | None = None,
     log: Path | None = None,
     timeout: float = KILL_AFTER,
+    before: Sequence[str] = (),
 ) -> Run:
     """Run ``pulumi ARGV --json`` to its end. A failed run raises nothing: see :class:`Run`.
 
     ``log``: a file that the raw events and the error output are appended to. ``timeout``: seconds until it is killed.
+    ``before``: a command that runs the command after it, such as lab.counting.traced.
     """
     run = Run()
     begin = time.monotonic()
     open_spans: dict[str, tuple[dict[str, Any], float]] = {}
     process = subprocess.Popen(
-        ["pulumi", *argv, "--json", "--non-interactive", "--color", "never"],
+        [*before, "pulumi", *argv, "--json", "--non-interactive", "--color", "never"],
         cwd=cwd,
         # Otherwise a preview prints one document and no events.
         env={**env, "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"},
@@ -135,7 +139,10 @@ def pulumi(
         raise
     finally:
         killer.cancel()
-        run.returncode = process.wait()
+        # As Popen.wait, which does not tell what was used.
+        _, status, usage = os.wait4(process.pid, 0)
+        run.returncode = process.returncode = os.waitstatus_to_exitcode(status)
+        run.cpu = usage.ru_utime + usage.ru_stime
         kill_session(process.pid)
         drain.join()
         stdout.close()

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -213,12 +213,22 @@ class Site:
 
     # --- the engine ---
 
-    def pulumi(self, stack: str, verb: str, *more: str) -> engine.Run:
-        """One run of the engine, good or bad; what reached the API during it is in ``sent``."""
+    def pulumi(
+        self, stack: str, verb: str, *more: str, before: Sequence[str] = (), cwd: Path | None = None
+    ) -> engine.Run:
+        """One run of the engine, good or bad; what reached the API during it is in ``sent``.
+
+        ``before``: a command that runs it; ``cwd``: the project, where it is another than this one.
+        """
         self.forget()
         self.runs += 1
         return engine.pulumi(
-            [verb, "--stack", stack, *more], cwd=CHECKOUT, env=self.env, log=self.raw_log, timeout=ENGINE_DEADLINE
+            [verb, "--stack", stack, *more],
+            cwd=cwd or CHECKOUT,
+            env=self.env,
+            log=self.raw_log,
+            timeout=ENGINE_DEADLINE,
+            before=before,
         )
 
     def up(self, stack: str, *more: str) -> engine.Run:
