@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import os
 import re
@@ -277,6 +278,15 @@ def faults(lab: Lab, options: argparse.Namespace) -> int:
     return 0
 
 
+def passwd(lab: Lab) -> int:
+    """Give root@pam a password, as pveum does on a node; LabError for one that Proxmox would refuse."""
+    password = getpass.getpass("Password of root@pam: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    if not 8 <= len(password) <= 64:
+        raise LabError("a password has 8 to 64 characters")
+    send(lab.state_dir, "password", password=password)
+    return 0
+
+
 _RULE = {entry.name for entry in fields(Rule)}
 
 
@@ -337,6 +347,7 @@ def main(arguments: Sequence[str] | None = None, extension: Extension[Any] | Non
         "env": f'print what points a shell at the lab: eval "$({name} env)"',
         "shell": "open a shell that points at the lab",
         "faults": "have requests and tasks fail",
+        "passwd": "set the password of root@pam: a line of standard input",
         "doctor": "say what this machine can run",
     }
     made = {verb: verbs.add_parser(verb, help=text) for verb, text in about.items()}
@@ -375,12 +386,13 @@ def main(arguments: Sequence[str] | None = None, extension: Extension[Any] | Non
 
 def _run(extension: Extension[Any], lab: Lab, options: argparse.Namespace, rest: list[str]) -> int:
     verb = options.verb
-    if verb in ("status", "shell", "doctor", "faults", "pct"):
+    if verb in ("status", "shell", "doctor", "faults", "passwd", "pct"):
         shown: dict[str, Callable[[], int]] = {
             "status": lambda: status(extension, lab),
             "shell": lambda: shell(extension, lab),
             "doctor": doctor,
             "faults": lambda: faults(lab, options),
+            "passwd": lambda: passwd(lab),
             "pct": lambda: pct.main(["--lab", str(lab.state_dir), *rest]),
         }
         return shown[verb]()

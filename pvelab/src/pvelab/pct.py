@@ -42,11 +42,15 @@ _POLL_INTERVAL = 0.1
 
 
 def node_operations(cluster: Cluster) -> dict[str, Operation]:
-    """What ``pct`` needs beside the API: a ticket of root@pam, ``unlock`` and ``exec``."""
+    """What root on a node has beside the API: a ticket and a password of root@pam, ``unlock`` and ``exec``."""
 
     def ticket(_order: dict[str, Any]) -> dict[str, Any]:
         value, csrf = cluster.access.issue_ticket(ROOT)
         return {"ticket": value, "csrf": csrf}
+
+    def password(order: dict[str, Any]) -> dict[str, Any]:
+        cluster.access.set_password(ROOT, str(order["password"]))
+        return {}
 
     def place(order: dict[str, Any]) -> tuple[str, int]:
         vmid = int(order["vmid"])
@@ -78,7 +82,7 @@ def node_operations(cluster: Cluster) -> dict[str, Operation]:
             "stderr": base64.b64encode(done.stderr).decode(),
         }
 
-    return {"ticket": ticket, "unlock": unlock, "exec": execute}
+    return {"ticket": ticket, "password": password, "unlock": unlock, "exec": execute}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
