@@ -209,10 +209,32 @@ def test_what_a_killed_run_left_is_removed(
     assert things(node) != before
     node.server.faults.clear()
     assert run(node, "--case", "version") == REFUSED
-    assert "of an earlier run there is still guest 703" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "there is guest 703, " in told
+    assert "within the bounds: first run --clean-up" in told
     assert run(node, "--clean-up") == SAME
     assert things(node) == before
     assert run(node, "--case", "start") == SAME
+
+
+def test_a_guest_that_no_run_made_is_never_removed(node: SimulatedLab, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where its owner names bounds that have it in them."""
+    file = node.server.config.guest_dir("alpha") / "703.conf"
+    file.write_text("hostname: mine\n")
+    assert run(node, "--case", "version") == REFUSED
+    assert (
+        "there is guest 703 within the bounds: it is of no earlier run; choose other bounds" in capsys.readouterr().err
+    )
+    assert run(node, "--clean-up") == REFUSED
+    assert "no run with these bounds began here: guest 703 is not its own" in capsys.readouterr().err
+    assert file.read_text() == "hostname: mine\n"
+    # A run with other bounds gives no leave for these.
+    node.server.cluster.access.pools["conformance-run"] = Pool(comment="guests 800 to 819")
+    assert run(node, "--clean-up") == REFUSED
+    assert file.exists()
+    file.unlink()
+    del node.server.cluster.access.pools["conformance-run"]
+    assert run(node, "--clean-up") == SAME
 
 
 def test_what_cannot_be_removed_is_told(node: SimulatedLab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pvelab.conformance import contract
 from pvelab.conformance.client import Client, ClientError
 from pvelab.conformance.names import VMIDS
-from pvelab.conformance.run import NotAllowedError, Options, Run, enter
+from pvelab.conformance.run import NotAllowedError, Options, Run, clean_up, enter
 from pvelab.conformance.world import RefusedError
 
 PASSWORD_VARIABLE = "PVELAB_CONFORMANCE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -99,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         world, facts = enter(client, options, password)
         if given.clean_up:
-            world.clean(everything=True)
-            left = world.within(world.inventory())
+            left = clean_up(world)
             print("".join(f"still there: {name}\n" for name in left) or "nothing is left\n", end="")
             return UNFINISHED if left else SAME
         report = Run(world, facts, options, lambda line: print(line, file=sys.stderr)).report(given.endpoint)

@@ -142,6 +142,19 @@ def _mounts(case: Mapping[str, Any]) -> bool:
     return starts and any(volid in used for volid in case.get("volumes", {}))
 
 
+def clean_up(world: World) -> list[str]:
+    """Remove what a run that was killed left, and answer what is still there.
+
+    NotAllowedError, and nothing is removed, where no run with these bounds began.
+    """
+    if not world.has_mark():
+        if left := world.within(world.inventory()):
+            raise NotAllowedError(f"no run with these bounds began here: {', '.join(left)} is not its own")
+        return []
+    world.clean(everything=True)
+    return world.within(world.inventory())
+
+
 class Run:
     """All cases, one after the other."""
 
@@ -154,11 +167,13 @@ class Run:
         world, began, started = self._world, datetime.now(UTC), time.monotonic()
         before = world.inventory()
         if old := world.within(before):
-            raise NotAllowedError(f"of an earlier run there is still {', '.join(old)}: first run --clean-up")
+            first = "first run --clean-up" if world.has_mark() else "it is of no earlier run; choose other bounds"
+            raise NotAllowedError(f"there is {', '.join(old)} within the bounds: {first}")
         results: list[Result] = []
         interrupted = ""
         with self._signals():
             try:
+                world.set_mark()
                 for result in self._results(started):
                     results.append(result)
             except InterruptedRunError as error:

@@ -300,6 +300,19 @@ class World:
 
     # --- leaving nothing ---
 
+    @property
+    def _mark(self) -> dict[str, str]:
+        """A pool that says on the node which bounds were empty when a run began: all within them is the run's own."""
+        return {"poolid": f"{self.scope.prefix}run", "comment": f"guests {self.scope.first} to {self.scope.last}"}
+
+    def set_mark(self) -> None:
+        """To be called once it is seen that nothing is within the bounds."""
+        self.do("POST", "/pools", self._mark)
+
+    def has_mark(self) -> bool:
+        """Whether a run with these bounds began here and has not cleaned up."""
+        return any(self._mark.items() <= row.items() for row in self.ask("/pools"))
+
     def clean(self, *, everything: bool = False) -> None:
         """Remove what was made since the last time; ``everything``: all that lies within the scope.
 
@@ -319,6 +332,8 @@ class World:
             self._remove_pools(problems)
         if everything or self.scope.accounts:
             self._remove_accounts(problems, everything=everything)
+        if everything and not problems:
+            self._try(problems, "DELETE", f"/pools/{self._mark['poolid']}")
         if problems:
             raise RefusedError("; ".join(problems))
         self.scope.forget()
@@ -359,7 +374,7 @@ class World:
     def _remove_pools(self, problems: list[str]) -> None:
         for row in self.ask("/pools"):
             pool = row["poolid"]
-            if not self.scope.has_name(pool):
+            if not self.scope.has_name(pool) or pool == self._mark["poolid"]:
                 continue
             members = self.ask("/pools", {"poolid": pool})[0]["members"]
             given = {
