@@ -246,7 +246,8 @@ def judge_cattle(stack: CattleStack, check: CattleCheck, state: OwnState) -> tup
     with Proxmox(stack.connection) as client:
         found = preflight_cattle(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
         folders, steps = judged_folders(client, stack, check.host)
-        network = network_plan(client, network_spec(stack.cattle.network), check.guest, state)
+        spec = network_spec(stack.cattle.network)
+        network = network_plan(client, spec, check.guest, state) if client.answered else NetworkPlan(spec)
     return [of_stack(fault, "cattle") for fault in (*found, *folders)], steps, network
 
 

@@ -55,14 +55,16 @@ _BAD_WAY = frozenset({502, 503, 504, 595, 596, 597, 598, 599})
 class Timings:
     """All deadlines and waits, in seconds.
 
-    connect, read: of one request; retry: how long a bad way is tried again; lock: how long a locked guest is waited
-    for; task: how long a task may take; poll: the longest pause between two attempts; look: that between two looks at a
-    task, which somebody waits for.
+    connect, read: of one request; retry: how long a bad way is tried again; first: the same, before the server has
+    answered this process at all (a mistyped address is then told at once, and a node that reboots is waited for);
+    lock: how long a locked guest is waited for; task: how long a task may take; poll: the longest pause between two
+    attempts; look: that between two looks at a task, which somebody waits for.
     """
 
     connect: float = 10.0
     read: float = 60.0
     retry: float = 30.0
+    first: float = 1.5
     lock: float = 120.0
     task: float = 900.0
     poll: float = 1.0
@@ -220,6 +222,8 @@ class _RetryError(Exception):
 
 _GUARDS: dict[tuple[str, int], threading.RLock] = {}
 _GUARDS_LOCK = threading.Lock()
+_ANSWERED: set[str] = set()
+"""The endpoints that have answered this process."""
 
 
 class Proxmox:
@@ -243,6 +247,11 @@ class Proxmox:
 
     def __repr__(self) -> str:
         return f"Proxmox({self.connection.endpoint}, {self.connection.token_id})"
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server has answered this process yet."""
+        return self.connection.endpoint in _ANSWERED
 
     def __enter__(self) -> Proxmox:
         return self
@@ -272,16 +281,10 @@ class Proxmox:
         from proxmox import transport  # noqa: PLC0415 - see __init__
 
         resource = self._root([str(part) for part in path])
-        sent = dict(values or {})
         try:
-            if method == "GET":
-                return resource.get(**sent)
-            if method == "PUT":
-                return resource.put(**sent)
-            if method == "POST":
-                return resource.post(**sent)
-            return resource.delete(**sent)
+            answer = getattr(resource, method.lower())(**dict(values or {}))
         except transport.Answered as error:
+            _ANSWERED.add(self.connection.endpoint)
             raise _api_error(shown, error) from None
         except transport.Untrusted as error:
             raise self._untrusted(error) from None
@@ -289,6 +292,8 @@ class Proxmox:
             raise self._unreachable(shown, "the server redirects to another address") from None
         except transport.BAD_WAY as error:
             raise _RetryError(self._unreachable(shown, _cause(error)), locked=False) from None
+        _ANSWERED.add(self.connection.endpoint)
+        return answer
 
     def _unreachable(self, shown: str, why: str) -> Unreachable:
         endpoint = self.connection.endpoint
@@ -347,7 +352,10 @@ class Proxmox:
                 first_failure.append(self._clock())
             error = state.outcome.exception() if state.outcome else None
             locked = isinstance(error, _RetryError) and error.locked
-            limit = self.timings.lock if locked else self.timings.retry
+            way = self.timings.retry
+            if not self.answered:
+                way = min(way, self.timings.first)
+            limit = self.timings.lock if locked else way
             return self._clock() - first_failure[0] + state.upcoming_sleep > limit
 
         return stop

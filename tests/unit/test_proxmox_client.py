@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from proxmox import client as client_module
 from proxmox import errors
 from proxmox.client import Address, Permissions, Proxmox, Timings
 from tests.unit.proxmox_http import LOCKED, LOST, SECRET, UPID, Answer, Request, Server, data, die
@@ -238,6 +239,25 @@ class Guest:
         self.server.client().set_config(
             "pve", 105, {"cores": "2"}, done=lambda: self.value == "2", digest=digest, delete=["swap", "tags"]
         )
+
+
+def test_a_server_that_has_never_answered_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistyped port is told at once. A node that reboots after it has answered is waited for."""
+    monkeypatch.setattr(client_module, "_ANSWERED", set())
+    timings = Timings(retry=30.0, first=1.5)
+    silent = Server({"GET /version": LOST})
+    with pytest.raises(errors.Unreachable):
+        silent.client(timings).version()
+    assert silent.asked
+    assert sum(silent.slept) <= 1.5
+    reboots = Server({"GET /version": [data({"version": "9.2.11", "release": "9.2"}), LOST]})
+    client = reboots.client(timings)
+    assert not client.answered
+    client.version()
+    assert client.answered
+    with pytest.raises(errors.Unreachable):
+        client.version()
+    assert 25 < sum(reboots.slept) <= 30
 
 
 def test_a_write_that_is_lost_before_its_effect_is_sent_again() -> None:
