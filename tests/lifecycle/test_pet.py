@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from settings.outputs import OUTPUTS
+from tests.lifecycle import documented
 from tests.lifecycle.homesite import PET, Site, assert_plain
 
 if TYPE_CHECKING:
@@ -177,3 +179,20 @@ def test_a_stranger_that_got_the_pets_number_gets_no_volume(with_pet: Site) -> N
         assert with_pet.writes == []
     assert (with_pet.node.config(PET), with_pet.node.volumes()) == (before, volumes)
     assert "pet-volume-hermes" in with_pet.resources("pet")
+
+
+def test_a_guest_made_by_hand_is_taken_over_as_the_documents_say(site: Site, tmp_path: Path) -> None:
+    """Each line of the block, as a person pastes it."""
+    site.node.make_stranger(PET, mp0="local-lvm:2,mp=/mnt/hermes,backup=1", rootfs="local-lvm:2", memory=256, cores=1)
+    site.write_data(VOLID, "what was there before")
+    before = site.data(VOLID)
+    site.configure(petHostname="stranger", petVolumes=[HERMES])
+    told = documented.run(site, documented.block("docs/operations.md", "cat > import.json"), tmp_path / "checkout")
+    assert "pet-container" in told
+    assert site.data(VOLID) == before
+    config = site.node.config(PET)
+    assert config["protection"] == 1
+    assert "claim: " in config["description"]
+    assert site.outputs("pet")["volumes"]["hermes"]["volid"] == VOLID
+    # From now on without the variable.
+    assert site.up("pet").changed == {}
