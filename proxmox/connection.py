@@ -225,13 +225,7 @@ def plugin_certificates(env: Mapping[str, str]) -> str:
     The plugin is a Go program: SSL_CERT_FILE replaces the system's bundle, SSL_CERT_DIR (several, separated by colons)
     replaces the system's directories, and in a directory every file counts, whatever its name.
     """
-    override = env.get("SSL_CERT_FILE", "")
-    texts: list[str] = []
-    for name in (override,) if override else _GO_FILES:
-        text = _read(Path(name))
-        if text:
-            texts.append(text)
-            break
+    texts = [plugin_bundle(env)]
     directories = env.get("SSL_CERT_DIR", "")
     for name in directories.split(":") if directories else _GO_DIRECTORIES:
         try:
@@ -241,6 +235,13 @@ def plugin_certificates(env: Mapping[str, str]) -> str:
         texts.extend(_read(file) for file in files)
     found = dict.fromkeys(block for text in texts for block in _PEM.findall(text))
     return "\n".join(found)
+
+
+def plugin_bundle(env: Mapping[str, str]) -> str:
+    """PEM text of the certificates in the one file that the plugin reads first; empty where there is none."""
+    override = env.get("SSL_CERT_FILE", "")
+    texts = (_read(Path(name)) for name in ((override,) if override else _GO_FILES))
+    return "\n".join(_PEM.findall(next(filter(None, texts), "")))
 
 
 def _read(path: Path) -> str:
@@ -265,24 +266,29 @@ def check_plugin_trust(
 ) -> tuple[Fault, ...]:
     """Whether the provider plugin, a program of its own without an option for a CA, would trust this server.
 
-    Makes one TLS connection with exactly the certificates that the plugin would use. A server that cannot be reached is
-    no fault here: the client tells that better. Empty when `insecure` is set, which the plugin is told too.
+    Makes a TLS connection with the certificates that the plugin would use: with those of its bundle, and where they do
+    not do, with all. (To read the hundreds of the system's directories takes longer than all else that is asked here,
+    and who is trusted by some is trusted by more.) A server that cannot be reached is no fault here: the client tells
+    that better. Empty when `insecure` is set, which the plugin is told too.
     """
     if connection.insecure:
         return ()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Go accepts any certificate of its store as an anchor, a server's own included.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    certificates = plugin_certificates(env)
-    try:
-        if certificates:
-            context.load_verify_locations(cadata=certificates)
-        handshake(connection.host, connection.port, context)
-    except ssl.SSLCertVerificationError as error:
-        return (_trust_fault(connection, env, error.verify_message),)
-    except (OSError, ssl.SSLError):
-        return ()
-    return ()
+    refused: ssl.SSLCertVerificationError | None = None
+    for certificates in (plugin_bundle, plugin_certificates):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Go accepts any certificate of its store as an anchor, a server's own included.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            if text := certificates(env):
+                context.load_verify_locations(cadata=text)
+            handshake(connection.host, connection.port, context)
+        except ssl.SSLCertVerificationError as error:
+            refused = error
+        except (OSError, ssl.SSLError):
+            return ()
+        else:
+            return ()
+    return () if refused is None else (_trust_fault(connection, env, refused.verify_message),)
 
 
 def _trust_fault(connection: Connection, env: Mapping[str, str], reason: str) -> Fault:

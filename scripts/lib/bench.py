@@ -86,7 +86,8 @@ class Bench:
         self.lab = lab
         self.scratch = scratch
         self.env = {**os.environ, **environment(lab)}
-        for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+        # With the last one, each run would compile all that it imports, and measure that.
+        for name in ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"):
             self.env.pop(name, None)
         self.figures = {kind: Figures() for kind in KINDS}
         self.together: dict[str, Any] = {}

@@ -252,7 +252,8 @@ def install_python_packages() -> None:
         # As pip does: a network may have its own certificate authority.
         "UV_SYSTEM_CERTS": os.environ.get("UV_SYSTEM_CERTS", "1"),
     }
-    sync = (UV, "pip", "sync", "--quiet", "--require-hashes", "--python", VENV / "bin" / "python")
+    # Compiled here: where PYTHONDONTWRITEBYTECODE is set, each run would compile all that it imports.
+    sync = (UV, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--python", VENV / "bin" / "python")
     run([*sync, ROOT / "requirements.lock"], "installing Python packages", env=env)
     # As an editable installation does. The distribution in pvelab/ then needs no build and no build backend.
     for packages in VENV.glob("lib/python*/site-packages"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 import socket
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import requests
 import trustme
 
+from proxmox import connection as connection_module
 from proxmox.client import Proxmox
 from proxmox.connection import Connection, check_plugin_trust, plugin_certificates
 from proxmox.errors import Faults
@@ -196,6 +198,28 @@ def test_the_plugin_trusts_what_its_environment_names(ca: trustme.CA, ca_file: P
     assert trust(connection, {"SSL_CERT_FILE": str(other)}, met) == [
         f"export SSL_CERT_DIR='/etc/ssl/certs:{ca_file.parent}'"
     ]
+
+
+def test_the_directories_are_read_where_the_bundle_does_not_do(
+    ca: trustme.CA, ca_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have hundreds of files; and a bundle may hold more than certificates."""
+    connection = Connection.from_sources(ENV | {"PROXMOX_VE_CA_FILE": str(ca_file)}, {})
+    bundle = ca_file.with_name("bundle.pem")
+    bundle.write_text(f"# ours\n-----BEGIN PRIVATE KEY-----\nx\n-----END PRIVATE KEY-----\n{ca_file.read_text()}")
+    env = {"SSL_CERT_FILE": str(bundle), "SSL_CERT_DIR": "/nowhere"}
+    read: list[Mapping[str, str]] = []
+
+    def all_certificates(asked: Mapping[str, str]) -> str:
+        read.append(asked)
+        return plugin_certificates(asked)
+
+    monkeypatch.setattr(connection_module, "plugin_certificates", all_certificates)
+    assert trust(connection, env, Handshake(ca, "192.0.2.10")) == []
+    assert read == []
+    stranger = Handshake(trustme.CA(), "192.0.2.10")
+    assert trust(connection, env, stranger) != []
+    assert read == [env]
 
 
 def test_a_name_that_the_certificate_does_not_have_is_told(ca: trustme.CA, ca_file: Path) -> None:
