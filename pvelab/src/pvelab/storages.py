@@ -187,7 +187,7 @@ class StorageType(ABC):
         return die(f"snapshot '{snapshot}' of volume '{volume.volid}' exists already")
 
     def cannot_roll_back(self, volume: Volume, home: Path, snapshot: str) -> ApiError | None:  # noqa: ARG002
-        """Why a volume can't go back to a snapshot that is there."""
+        """Why a volume can't go back to a snapshot; None also where the attempt tells."""
         return None
 
     def cannot_grow(self, volume: Volume) -> ApiError | None:
@@ -690,7 +690,10 @@ class ZfsPool(_Pool):
 
     def cannot_roll_back(self, volume: Volume, home: Path, snapshot: str) -> ApiError | None:
         """Sub volume_rollback_is_possible."""
-        if self.snapshots(home)[-1] != self.snapshot_home(home, snapshot):
+        found = self.snapshots(home)
+        if self.snapshot_home(home, snapshot) not in found:
+            return die(f"can't rollback, snapshot '{snapshot}' does not exist on '{volume.volid}'")
+        if found[-1] != self.snapshot_home(home, snapshot):
             return die(f"can't rollback, '{snapshot}' is not most recent snapshot on '{volume.volid}'")
         return None
 

@@ -341,17 +341,17 @@ class Volumes:
     def check_rollback(self, node: str, volid: str, name: str) -> None:
         """500 where a volume can't go back to a snapshot (volume_rollback_is_possible)."""
         volume = self.parse(volid)
-        kind = type_of(volume.storage)
-        if not self._snapshot_path(node, volid, name).exists():
-            raise die(f"snapshot '{name}' of volume '{volid}' does not exist")
-        if (refusal := kind.cannot_roll_back(volume, self._home(node, volume), name)) is not None:
+        self.find(node, volid)
+        refusal = type_of(volume.storage).cannot_roll_back(volume, self._home(node, volume), name)
+        if refusal is not None:
             raise refusal
 
     def rollback(self, node: str, volid: str, name: str) -> list[str]:
-        self.check_rollback(node, volid, name)
         volume = self.parse(volid)
         kind = type_of(volume.storage)
         home = self._home(node, volume)
+        if not self._snapshot_path(node, volid, name).exists():
+            raise die(f"snapshot '{name}' of volume '{volid}' does not exist")
         # As lvremove and a new thin snapshot: the volume that is in use elsewhere refuses to go.
         self._runtime.remove_volume(kind.data(home, volume), in_use=kind.in_use(volume))
         self._copy_home(kind.snapshot_home(home, name), home, volume)

@@ -191,6 +191,35 @@ def test_what_a_guest_mounts_can_not_be_removed(bench: Bench) -> None:
     assert not image.exists()
 
 
+def test_a_folder_is_a_volume_as_an_image_is(bench: Bench) -> None:
+    """A subvol: bound with the options of a mount, refused while it is mounted, and moved to an image and back."""
+    tree = bench.place.state_dir.resolve() / "subvol-999-disk-1" / "tree"
+    tree.mkdir(parents=True)
+    bench.runtime.own_folder(tree, 100000)
+    shown = "/rpool/data/subvol-999-disk-1"
+    mount = Mount("mp0", "/data", host_folder=tree, host_path=shown, options=("nodev", "nosuid"))
+    spec = bench.create(125, mount)
+    bench.runtime.start(spec, silent)
+    bench.sh(spec, "echo hello >/data/word; chown 10000:10000 /data/word; ln -s /etc/shadow /data/link")
+    assert bench.sh(spec, "stat -c %u /data") == "0"
+    options = bench.sh(spec, "findmnt --noheadings --output OPTIONS --mountpoint /data").split(",")
+    assert {"nodev", "nosuid"} <= set(options)
+    with pytest.raises(RuntimeFault, match="dataset is busy"):
+        bench.runtime.remove_volume(tree, in_use="dataset is busy")
+    assert (tree / "word").exists()
+    bench.runtime.kill(spec)
+
+    image, again = bench.volume("vm-999-disk-12"), tree.parent / "again"
+    again.mkdir()
+    bench.runtime.fill_volume(tree, image)
+    bench.runtime.fill_volume(image, again)
+    assert (again / "word").read_text() == "hello\n"
+    assert ((again / "word").stat().st_uid, (again / "link").readlink()) == (110000, Path("/etc/shadow"))
+    bench.runtime.remove_volume(tree, in_use="dataset is busy")
+    assert not tree.exists()
+    assert mounts_below(bench.place.run_dir / "fill-") == []
+
+
 WAIT_IN = "import os, time; os.chroot({root!r}); os.chdir('/'); print('made', flush=True); time.sleep(600)"
 
 
