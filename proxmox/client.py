@@ -277,9 +277,9 @@ class Proxmox:
 
     def _send(self, method: str, path: Sequence[str | int], values: Mapping[str, Any] | None = None) -> Any:
         """One attempt. Raises _RetryError for what may be tried again, else the package's errors."""
-        shown = f"{method} /{'/'.join(str(part) for part in path)}"
         from proxmox import transport  # noqa: PLC0415 - see __init__
 
+        shown = f"{method} /{'/'.join(str(part) for part in path)}"
         resource = self._root([str(part) for part in path])
         try:
             answer = getattr(resource, method.lower())(**dict(values or {}))

@@ -252,9 +252,10 @@ def test_a_server_that_has_never_answered_is_given_up_soon(monkeypatch: pytest.M
     assert sum(silent.slept) <= 1.5
     reboots = Server({"GET /version": [data({"version": "9.2.11", "release": "9.2"}), LOST]})
     client = reboots.client(timings)
-    assert not client.answered
+    answered = [client.answered]
     client.version()
-    assert client.answered
+    answered.append(client.answered)
+    assert answered == [False, True]
     with pytest.raises(errors.Unreachable):
         client.version()
     assert 25 < sum(reboots.slept) <= 30
