@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pvelab.config import storages_for
+from tests.lifecycle import documented
 from tests.lifecycle.conftest import Deployed
 from tests.lifecycle.homesite import CATTLE, NODE, PET, Site, assert_plain, copied, opened
 
@@ -79,7 +80,7 @@ def test_a_moved_pet_keeps_its_volumes_in_the_state(two_nodes: Site) -> None:
         assert "pet-volume-hermes" in two_nodes.resources("pet")
 
 
-def test_a_pet_whose_stack_was_renamed_is_named_and_found_again(with_both: Site) -> None:
+def test_a_pet_whose_stack_was_renamed_is_named_and_found_again(with_both: Site, tmp_path: Path) -> None:
     with_both.write_data(VOLID, "what the agent wrote")
     before, data = with_both.node.config(CATTLE), with_both.data(VOLID)
     with_both.rename("pet", "pet-attic")
@@ -91,8 +92,10 @@ def test_a_pet_whose_stack_was_renamed_is_named_and_found_again(with_both: Site)
     # Neither asks the pet for anything, so neither is in its way.
     assert with_both.refresh("cattle").changed == {}
 
-    with_both.configure(petStack="pet-attic")
-    assert with_both.up("cattle").changed == {}
+    # As the documents say, from the beginning.
+    with_both.rename("pet-attic", "pet")
+    with_both.forget()
+    documented.run(with_both, documented.block("docs/operations.md", "pulumi stack rename pet-attic"), tmp_path / "one")
     assert with_both.writes == []
     assert with_both.up("pet-attic").changed == {}
     assert with_both.writes == []
@@ -102,3 +105,11 @@ def test_a_pet_whose_stack_was_renamed_is_named_and_found_again(with_both: Site)
     with_both.up("cattle")
     assert with_both.node.config(CATTLE)["mp0"] == before["mp0"]
     assert with_both.data(VOLID) == data
+    # "Remove everything for good", as far as Pulumi does it: settings, pet and data are there to the last line.
+    remove = documented.block("docs/operations.md", "pulumi destroy --stack cattle && pulumi stack rm")
+    script, on_the_node = remove.rstrip().rsplit("\n", 1)
+    documented.run(with_both, script, tmp_path / "two")
+    assert with_both.node.vmids() == [PET]
+    assert with_both.data(VOLID) == data
+    assert with_both.lab.stack_config_file.exists()
+    assert on_the_node.startswith(f"node# pct set {PET} --protection 0 && pct destroy {PET} ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -20,7 +21,10 @@ import proxmox.errors
 from proxmox.rights import allocate_on, grant_commands, manage_guest, mount_foreign, see_all_guests, use_bridge
 from proxmox.rights import use_template as see_template
 from settings import generate
+from settings.outputs import OUTPUTS
 from tests.attacks.attack import MODULES
+from tests.lifecycle.documented import blocks_of
+from tests.settings import cattle, pet
 from tests.tables import names_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,6 +201,49 @@ def test_the_verbs_of_the_lab_exist() -> None:
 def test_the_template_that_is_downloaded_is_the_default() -> None:
     [name] = set(re.findall(r"pveam download local (\S+)", README.read_text()))
     assert declared()["template"]["default"] == f"local:vztmpl/{name}"
+
+
+BLOCKS: dict[str, list[dict[str, Any]]] = yaml.safe_load((ROOT / "tests" / "cases" / "commands.yaml").read_text())
+
+
+@pytest.mark.parametrize("document", BLOCKS)
+def test_each_block_is_run_by_a_test_or_says_why_not(document: str) -> None:
+    """A procedure that nobody runs fails at its third command one day."""
+    known = BLOCKS[document]
+    begins = sorted((entry["begins"] for entry in known), key=len, reverse=True)
+    found = [next((one for one in begins if block.startswith(one)), block) for block in blocks_of(ROOT / document)]
+    expected = [entry["begins"] for entry in known for _ in range(entry.get("count", 1))]
+    assert sorted(found) == sorted(expected)
+    for entry in known:
+        [how] = entry.keys() & {"run", "held", "not"}
+        if how == "not":
+            assert len(entry["not"].split()) > 3
+            continue
+        file, _, name = entry[how].partition("::")
+        assert (ROOT / file).exists(), entry
+        assert not name or name in functions_of(ROOT / file), entry
+        if how == "run" and "lifecycle" in file:
+            quoted = re.findall(r'documented\.block\("([^"]+)", "([^"]+)"\)', (ROOT / file).read_text())
+            assert any(place == document and words.startswith(entry["begins"]) for place, words in quoted), entry
+
+
+def test_each_block_of_settings_is_one_that_a_stack_can_have() -> None:
+    blocks = [block for block in blocks_of(ROOT / "docs" / "operations.md") if block.startswith("hermes-homelab:")]
+    found: list[dict[str, Any]] = [yaml.safe_load(block) for block in blocks]
+    assert len(found) >= 6
+    for block in found:
+        given = {key.partition(":")[2]: value for key, value in block.items()}
+        if str(given.get("nodeSshHostKey", "")).endswith("..."):
+            continue
+        role = pet if any(key.startswith("pet") for key in given) else cattle
+        role(**{key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()})
+
+
+def test_the_readme_shows_each_output_that_is_promised() -> None:
+    [block] = [one for one in blocks_of(README) if one.startswith("$ pulumi stack output")]
+    shown = [line.split()[0] for line in block.splitlines()[3:] if line.strip()]
+    assert shown == sorted(OUTPUTS["cattle"])
+    assert f"({len(shown)}):" in block
 
 
 # --- links --------------------------------------------------------------------------------------
