@@ -16,7 +16,7 @@ import pytest
 
 from pvelab.access import ROOT, Pool
 from pvelab.config import DEFAULT_STORAGES, StorageConfig
-from pvelab.conformance import contract
+from pvelab.conformance import contract, world
 from pvelab.conformance.command import DIFFERENT, PASSWORD_VARIABLE, REFUSED, SAME, UNFINISHED, main
 from pvelab.conformance.names import VMIDS, Names
 from pvelab.conformance.run import UNLOCKED
@@ -243,6 +243,15 @@ def test_what_cannot_be_removed_is_told(node: SimulatedLab, capsys: pytest.Captu
     assert "Left on the node:\n  guest 703\n" in capsys.readouterr().out
 
 
+def test_a_long_run_logs_in_again(node: SimulatedLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "TICKET_SECONDS", 0.0)
+    begun = len(node.server.access_log.read_text().splitlines())
+    assert run(node, "--case", "version", "--case", "plain-die") == SAME
+    rows = [json.loads(line) for line in node.server.access_log.read_text().splitlines()[begun:]]
+    # At the start, before each case and before the cleaning.
+    assert [row["path"] for row in rows].count("/api2/json/access/ticket") == 4
+
+
 def test_the_deadline_ends_the_cases(node: SimulatedLab, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(node, "--deadline", "0", "--case", "version") == UNFINISHED
     assert "The run ended early: the deadline of 0 s is over" in capsys.readouterr().out
@@ -254,6 +263,10 @@ def _guest(node: SimulatedLab) -> None:
 
 def _lock(node: SimulatedLab) -> None:
     del node.server.cluster.access.pools[UNLOCKED]
+
+
+def _no_proxmox(node: SimulatedLab) -> None:
+    node.fail(kind="error", path="/access/ticket$", status=200, text="hello")
 
 
 def _no_template(node: SimulatedLab) -> None:
@@ -276,6 +289,7 @@ def _no_template(node: SimulatedLab) -> None:
         (None, ("--endpoint", "https://127.0.0.1:1"), "no answer to POST /access/ticket"),
         (None, ("--ca-file", "/nowhere"), "/nowhere: No such file or directory"),
         (None, ("--password-file", "/dev/null"), "root@pam is refused"),
+        (_no_proxmox, (), "what answers there is no Proxmox VE"),
     ],
 )
 def test_it_refuses(

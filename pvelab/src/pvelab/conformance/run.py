@@ -195,6 +195,7 @@ class Run:
         """Clean, then look: what is left, what others changed, and why it could not be cleaned."""
         world, problem = self._world, ""
         try:
+            world.renew()
             world.clean(everything=True)
         except (ClientError, RefusedError) as error:
             problem = world.client.hide(f"the cleaning failed: {error}")
@@ -215,6 +216,7 @@ class Run:
         for case in self._cases():
             if time.monotonic() - started > self._options.deadline:
                 raise InterruptedRunError(f"the deadline of {self._options.deadline:.0f} s is over")
+            self._world.renew()
             reason = hindrance(case, self._facts)
             result = Result(case["id"], case["facts"], "not run", reason) if reason else self._one(case)
             self._say(f"{result.outcome:10}{result.id}")

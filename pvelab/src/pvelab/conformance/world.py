@@ -14,6 +14,8 @@ from pvelab.conformance.names import Names
 from pvelab.conformance.scope import ROOT, Scope
 
 TASK_SECONDS = 300.0
+TICKET_SECONDS = 3600.0
+"""Half of what Proxmox gives a ticket (facts proxmox 1)."""
 TOKEN = "conformance"  # noqa: S105 - its name
 _AT_CREATE = ("hostname", "memory", "swap", "cores", "features", "net0", "unprivileged")
 # Proxmox finds them itself.
@@ -33,6 +35,7 @@ class World:
         self.client, self.names, self.scope = client, names, scope
         self.base = f"/nodes/{names.node}"
         self._root: dict[str, str] = {}
+        self._password, self._since = "", 0.0
         self._active: set[str] | None = None
         self._logins: dict[str, dict[str, str]] = {"nothing": {}}
 
@@ -41,17 +44,23 @@ class World:
     def log_in(self, password: str) -> None:
         """Be root; ClientError where the node refuses."""
         self.client.secrets.add(password)
+        self._password, self._since = password, time.monotonic()
         answer = self.client.send("POST", "/access/ticket", {"username": ROOT, "password": password})
-        data = answer.body.get("data") if answer.status == 200 else None
-        if not isinstance(data, dict):
+        if answer.status != 200:
             raise ClientError(f"{ROOT} is refused: {answer.status} {answer.reason}")
-        if data.get("NeedTFA"):
-            raise ClientError(f"{ROOT} has a second factor, which this command does not know")
-        self._root = {
-            "Cookie": f"PVEAuthCookie={quote(data['ticket'])}",
-            "CSRFPreventionToken": data["CSRFPreventionToken"],
-        }
-        self._logins["root"] = self._root
+        try:
+            data = answer.body["data"]
+            if data.get("NeedTFA"):
+                raise ClientError(f"{ROOT} has a second factor, which this command does not know")
+            cookie, csrf = f"PVEAuthCookie={quote(data['ticket'])}", data["CSRFPreventionToken"]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ClientError("what answers there is no Proxmox VE") from None
+        self._root = self._logins["root"] = {"Cookie": cookie, "CSRFPreventionToken": csrf}
+
+    def renew(self) -> None:
+        """Log in again before the ticket ends; a whole run may take longer than it lasts."""
+        if time.monotonic() - self._since > TICKET_SECONDS:
+            self.log_in(self._password)
 
     def ask(self, path: str, given: Mapping[str, Any] | None = None) -> Any:
         """What root reads; ClientError with the refusal."""
@@ -232,7 +241,7 @@ class World:
 
     def log(self, upid: str) -> list[str]:
         path = f"/nodes/{upid.split(':')[1]}/tasks/{quote(upid, safe='')}/log"
-        return [line["t"] for line in self.ask(path, {"limit": 0})]
+        return [line["t"] for line in self.ask(path, {"limit": 100_000})]
 
     def options(self, vmid: int) -> dict[str, str] | None:
         answer = self.client.send("GET", f"{self.base}/lxc/{vmid}/config", {"current": 1}, headers=self._root)
