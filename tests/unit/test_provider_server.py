@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,14 +157,27 @@ def test_an_error_for_people_is_its_text_alone(engine: Any) -> None:
     assert "RuntimeError: a fault of our own" in told
 
 
-def test_a_state_of_the_sdks_own_resources_is_understood(engine: Any) -> None:
-    """It holds a pickled provider, which is neither used nor a difference."""
-    olds = struct_of({"reason": "x", "__provider": "gASVKgAAAAAAAAB9lC4="})
+class Bomb:
+    """A pickle that does something when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.mkdir, (self.folder,)
+
+
+def test_a_pickle_in_the_state_is_not_loaded(engine: Any, tmp_path: Path) -> None:
+    """As the SDK's own resources have one. It is neither used nor a difference: who can write a state runs no code."""
+    folder = tmp_path / "loaded"
+    olds = struct_of({"reason": "x", "__provider": base64.b64encode(pickle.dumps(Bomb(folder))).decode()})
     request = provider_pb2.DiffRequest(urn=URN, id="x", olds=olds, news=struct_of({"reason": "x"}))
     answer = engine.Diff(request)
     assert (answer.changes, list(answer.replaces)) == (provider_pb2.DiffResponse.DIFF_NONE, [])
     read = engine.Read(provider_pb2.ReadRequest(urn=URN, id="x", properties=olds))
     assert (read.id, props_of(read.properties)) == ("x", {"reason": "x"})
+    engine.Delete(provider_pb2.DeleteRequest(urn=URN, id="x", properties=olds))
+    assert not folder.exists()
 
 
 def test_the_engine_is_told_what_it_asks_first(engine: Any) -> None:
