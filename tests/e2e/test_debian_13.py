@@ -47,7 +47,9 @@ def test_the_agent_is_installed_answers_and_stays_in_its_sandbox(guest: Guest) -
 
 @pytest.mark.timeout(1500)
 def test_the_stacks_on_debian_13_go_and_come_back_with_their_memory(tmp_path: Path) -> None:
-    with lab_with_stacks(tmp_path / "lab", "--debian-13") as stacks:
+    """All of them in a folder of the node: loop-mounted images."""
+    with lab_with_stacks(tmp_path / "lab", "--debian-13", "--storage", "hdd=dir") as stacks:
+        stacks.settle_on("hdd")
         stacks.configure(template=stacks.env["HERMES_LAB_TEMPLATE_13"])
         stacks.up("pet")
         stacks.up("cattle")
@@ -56,6 +58,8 @@ def test_the_stacks_on_debian_13_go_and_come_back_with_their_memory(tmp_path: Pa
         stacks.agent("prompt", "remember: the hedgehog is called Bodo")
         assert stacks.up("cattle").changed == {}
         another_program_reads_the_outputs(stacks, tmp_path / "consumer")
+        assert stacks.outputs("cattle")["volume"] == "hdd:999/vm-999-disk-1.raw"
+        assert stacks.shell("findmnt --noheadings --output FSTYPE --mountpoint /home/hermes").strip() == "ext4"
         stacks.run("destroy", "cattle", "--yes", "--skip-preview")
         stacks.up("cattle")
         assert "Bodo" in stacks.agent("prompt", "what do you remember?")

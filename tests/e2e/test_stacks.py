@@ -50,6 +50,11 @@ class Stacks:
                 content["config"][f"{PROJECT}:{key}"] = value
         self.lab.stack_config_file.write_text(yaml.safe_dump(content, sort_keys=False))
 
+    def settle_on(self, storage: str) -> None:
+        """Have both root file systems and the pet's volume there."""
+        volume = {"name": "hermes", "storage": storage, "size": 10, "path": "/mnt/hermes"}
+        self.configure(petStorage=storage, cattleStorage=storage, petVolumes=[volume])
+
     def setting(self, key: str) -> object:
         return yaml.safe_load(self.lab.stack_config_file.read_text())["config"][f"{PROJECT}:{key}"]
 
@@ -103,7 +108,9 @@ def lab_with_stacks(folder: Path, *options: str) -> Iterator[Stacks]:
 
 @pytest.fixture
 def stacks(tmp_path: Path) -> Iterator[Stacks]:
-    with lab_with_stacks(tmp_path / "a lab") as made:
+    """Pet and cattle on ZFS-like storage: the root file systems and the volume are folders that are bound."""
+    with lab_with_stacks(tmp_path / "a lab", "--storage", "tank=zfspool") as made:
+        made.settle_on("tank")
         yield made
 
 
@@ -134,6 +141,7 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert outputs["agentVersion"] == stacks.lab.ready().source_version
     assert outputs["agentState"] == "active"
     assert stacks.up("cattle").changed == {}
+    a_folder_is_the_volume_and_grows_in_use(stacks)
     # As a stack is by default: no API and no dashboard, and no port for them.
     assert outputs["api"] == ""
     listening = set(stacks.shell("ss -Hltn | awk '{print $4}'").split())
@@ -181,6 +189,17 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert CANARY not in told
     what_is_on_the_volume_outlives_the_cattle(stacks)
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")
+
+
+def a_folder_is_the_volume_and_grows_in_use(stacks: Stacks) -> None:
+    """As on ZFS: a bind mount with the options of a mount, and a size that is a property (ZFSPoolPlugin.pm)."""
+    assert stacks.outputs("cattle")["volume"] == "tank:subvol-999-disk-1"
+    options = stacks.shell("findmnt --noheadings --output OPTIONS --mountpoint /home/hermes").strip().split(",")
+    assert {"nosuid", "nodev", "rw"} <= set(options)
+    volume = {"storage": "tank", "size": 11, "path": "/mnt/hermes"}
+    stacks.configure(petVolumes=[{"name": "hermes", **volume}])
+    stacks.up("pet")
+    assert stacks.outputs("pet")["volumes"]["hermes"] == {"volid": "tank:subvol-999-disk-1", **volume}
 
 
 def a_version_that_does_not_start_is_gone_back_from(stacks: Stacks) -> None:

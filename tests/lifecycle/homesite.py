@@ -27,9 +27,9 @@ from lab import engine
 from lab.environment import environment
 from lab.instance import ACCOUNT, CHECKOUT, Lab, Ready, write_secret
 from lab.stacks import PROJECT, prepare_stacks
-from pvelab.config import LabConfig
+from pvelab.config import DEFAULT_STORAGES, LabConfig
 from pvelab.server import BASE, LabServer
-from pvelab.simulated import SimulatedRuntime, write_template
+from pvelab.simulated import CONTENT, CONTENT_OFFSET, SimulatedRuntime, write_template
 
 NODE = "pve"
 PET = 999
@@ -338,17 +338,23 @@ class Site:
     # --- the volumes' bytes ---
 
     def image(self, volid: str) -> Path:
-        storage, _, name = volid.partition(":")
-        return self.server.config.storage_dir(NODE, storage) / f"{name}.raw"
+        """The volume's image, or its folder."""
+        volumes = self.server.cluster.volumes
+        return volumes.path(NODE, volumes.parse(volid))
 
     def write_data(self, volid: str, text: str) -> None:
-        """Stands for what an agent wrote: behind the file system's head, which has to stay."""
-        with self.image(volid).open("r+b") as handle:
-            handle.seek(2048)
+        """Stands for what an agent wrote: a file, or behind the file system's head, which has to stay."""
+        image = self.image(volid)
+        if image.is_dir():
+            (image / CONTENT).write_text(text)
+            return
+        with image.open("r+b") as handle:
+            handle.seek(CONTENT_OFFSET)
             handle.write(text.encode())
 
     def data(self, volid: str) -> bytes:
-        with self.image(volid).open("rb") as handle:
+        image = self.image(volid)
+        with (image / CONTENT if image.is_dir() else image).open("rb") as handle:
             return handle.read(DATA_BYTES)
 
 
@@ -369,7 +375,9 @@ def opened(state_dir: Path, port: int = 0, **config: Any) -> Iterator[Site]:
     lab.prepare()
     runtime = SimulatedRuntime(state_dir / "simulated.json")
     given = {"auth_delay": 0.0, "control": False, **config}
-    made = LabConfig(state_dir=state_dir, runtime=runtime, port=port, account=ACCOUNT, **given)
+    more = [storage.name for storage in config.get("storages", ()) if storage not in DEFAULT_STORAGES]
+    account = ACCOUNT.on_storages(more)
+    made = LabConfig(state_dir=state_dir, runtime=runtime, port=port, account=account, **given)
     write_template(made.template_dir(NODE), TEMPLATE)
     server = RecordingServer(made)
     with server:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pvelab.config import storages_for
 from settings.outputs import OUTPUTS
-from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, assert_plain
+from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, assert_plain, copied, opened
 
 if TYPE_CHECKING:
     from tests.lifecycle.conftest import Deployed
@@ -106,6 +109,91 @@ def test_destroy_leaves_the_volume(with_both: Site) -> None:
     assert with_both.node.config(CATTLE)["mp0"].startswith(f"{VOLID},mp=/home/hermes")
     assert with_both.node.running(CATTLE)
     assert with_both.data(VOLID) == before
+
+
+@dataclass(frozen=True)
+class Life:
+    """Where a pet's root file system, its volumes and a cattle are, and what they are called there.
+
+    grows_in_use: whether a volume grows while the cattle runs (its storage does it by a property).
+    """
+
+    types: dict[str, str]
+    pet: str
+    volume: str
+    cattle: str
+    volids: tuple[str, str, str, str]
+    grows_in_use: bool = False
+
+
+LIVES = {
+    "dir": Life(
+        {"tank": "dir"}, "tank", "tank", "tank",
+        ("tank:999/vm-999-disk-0.raw", "tank:999/vm-999-disk-1.raw", "tank:999/vm-999-disk-2.raw",
+         "tank:105/vm-105-disk-0.raw"),
+    ),
+    "each on its own": Life(
+        {"local-zfs": "zfspool", "tank": "dir"}, "local-lvm", "local-zfs", "tank",
+        ("local-lvm:vm-999-disk-0", "local-zfs:subvol-999-disk-0", "local-zfs:subvol-999-disk-1",
+         "tank:105/vm-105-disk-0.raw"),
+        grows_in_use=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES.keys())
+def test_a_whole_life_on_other_storages(seed: Path, tmp_path: Path, life: Life) -> None:
+    """Names of volumes: the plugins of pve-storage (alloc_image) and alloc_disk of PVE::LXC."""
+    root, volid, second, cattle_root = life.volids
+    hermes = {"name": "hermes", "storage": life.volume, "size": 2, "path": "/mnt/hermes"}
+    other = {"name": "other", "storage": life.volume, "size": 1, "path": "/mnt/other"}
+    with opened(copied(seed, tmp_path / "lab"), storages=storages_for((NODE,), life.types)) as site:
+        site.configure(petStorage=life.pet, petVolumes=[hermes], cattleStorage=life.cattle)
+        site.up("pet")
+        assert site.node.config(PET)["rootfs"] == f"{root},size=2G"
+        assert site.node.config(PET)["mp0"] == f"{volid},mp=/mnt/hermes,backup=1,size=2G"
+        site.up("cattle")
+        mounted = f"{volid},mp=/home/hermes,mountoptions=nodev;nosuid,size=2G"
+        assert site.node.config(CATTLE)["mp0"] == mounted
+        assert site.node.config(CATTLE)["rootfs"] == f"{cattle_root},size=20G"
+        assert site.node.running(CATTLE)
+        for stack in ("pet", "cattle"):
+            assert site.preview(stack).changed == {}
+
+        # A hand takes the volume away: the next run attaches it again.
+        site.write_data(volid, "what the agent wrote")
+        before = site.data(volid)
+        site.node.stop(CATTLE)
+        site.node.set(CATTLE, delete="mp0")
+        site.up("cattle")
+        assert site.node.config(CATTLE)["mp0"] == mounted
+
+        site.destroy("cattle")
+        assert site.node.vmids() == [PET]
+        assert cattle_root not in site.node.volumes(life.cattle)
+        site.up("cattle")
+        assert site.node.config(CATTLE)["mp0"] == mounted
+        assert site.data(volid) == before
+
+        # It grows, and another one is made.
+        site.configure(petVolumes=[{**hermes, "size": 3}, other])
+        if not life.grows_in_use:
+            run = site.pulumi("pet", "preview")
+            assert not run.ok
+            assert f"({volid}) cannot grow now" in run.explain()
+            assert site.writes == []
+            site.node.stop(CATTLE)
+        site.up("pet")
+        assert {name: site.node.volumes(life.volume)[name] for name in (volid, second)} == {volid: 3, second: 1}
+        assert site.outputs("pet")["volumes"]["other"]["volid"] == second
+        assert site.data(volid) == before
+
+        # The other one goes when it is named twice.
+        site.configure(petVolumes=[{**hermes, "size": 3}], petDeleteVolumes=[second])
+        site.up("pet")
+        assert second not in site.node.volumes(life.volume)
+        assert site.preview("cattle").changed == ({} if life.grows_in_use else {"update": 1})
+        assert site.data(volid) == before
 
 
 def test_replace_goes_through_detach_delete_create_attach(with_both: Site) -> None:
