@@ -25,8 +25,9 @@ from proxmox.mountpoint import normal_path
 from proxmox.network import NetworkSpec
 from proxmox.planning import AttachSpec, RemovalSpec, VolumeSpec
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
+from proxmox.templates import newest_on
 from settings.cattle import CattleSettings
-from settings.stack import CattleStack, PetStack
+from settings.stack import CattleStack, PetStack, Stack
 from settings.subjects import of_stack
 
 
@@ -198,6 +199,18 @@ def remaking(stack: CattleStack, keys: Sequence[str], state: OwnState) -> dict[s
     }
     # What the plugin does not tell, as of a guest that was imported, it can't find changed. No key: told elsewhere.
     return {key: wished for key, (now, wished) in declared.items() if now and wished and now != wished}
+
+
+def chosen_template(stack: Stack, state: OwnState) -> str:
+    """The template that is named; where none is, that of the guest that is there, or the newest on the node.
+
+    Raises Faults where the node has none, or another ProxmoxError where it can't be asked.
+    """
+    found = stack.template or _told(state, "operatingSystem", "templateFileId")
+    if found:
+        return str(found)
+    with Proxmox(stack.connection) as client:
+        return newest_on(client, stack.connection.node)
 
 
 def warnings_of(check: CattleCheck, cattle: CattleSettings, state: OwnState) -> list[str]:

@@ -68,11 +68,12 @@ def _stack_file(stack: str) -> str:
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
-    from components.preflight import judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
+    from components.preflight import chosen_template, judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
 
     state = read_own_state()
     # Before all else: what is said of another guest would only confuse.
     _refuse(stack, pet_place_faults(stack, state))
+    stack = stack.model_copy(update={"template": chosen_template(stack, state)})
     check = pet_check(stack, state)
     faults, network = judge_pet(stack, check, state)
     _refuse(stack, faults)
@@ -85,6 +86,7 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
     from components.preflight import (  # noqa: PLC0415
         cattle_check,
+        chosen_template,
         home_faults,
         host_spec,
         judge_cattle,
@@ -98,6 +100,7 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
         pet = pet_outputs(stack)
         owner, volume = int(pet["vmid"]), _volume_of(pet, stack)
     state = read_own_state()
+    stack = stack.model_copy(update={"template": chosen_template(stack, state)})
     keys, key_faults = public_keys(stack, state)
     host = host_spec(stack, state)
     volid = volume["volid"] if volume else None

@@ -181,10 +181,12 @@ Volid = Annotated[
 ]
 Template = Annotated[
     str,
-    matches(
-        r"[A-Za-z][A-Za-z0-9._-]*:vztmpl/[^\s,]+\.tar\.(gz|xz|zst)",
-        "must be the volid of a container template",
-        "list them on the node with: pveam list local",
+    or_empty(
+        matching(
+            r"[A-Za-z][A-Za-z0-9._-]*:vztmpl/[^\s,]+\.tar\.(gz|xz|zst)",
+            "must be the volid of a container template",
+            "list them on the node with: pveam list local",
+        )
     ),
 ]
 VOLUME_NAME = r"[a-z][a-z0-9-]{0,38}[a-z0-9]"

@@ -68,7 +68,7 @@ class Stack(Section):
     template: Template = setting(
         "template",
         "local:vztmpl/debian-12-standard_12.12-1_amd64.tar.zst",
-        "The volid of the container template, Debian 12 or 13.",
+        "The volid of the container template, Debian 12 or 13. Empty: the newest of them on the node, for a new guest.",
     )
     ssh_private_key_file: LocalFile = setting(
         "sshPrivateKeyFile",

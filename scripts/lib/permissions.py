@@ -37,6 +37,8 @@ def stack_of(file: Path, environment: dict[str, str]) -> PetStack | CattleStack:
         remedy = "store it in clear, without --secret: it is no secret"
         rule = "is stored encrypted, and this command reads no secrets"
         raise Faults([Fault(key, "(hidden)", rule, remedy) for key in encrypted], what=f"{file.name} can't be read")
+    # An empty one is looked for on all storages; the right is asked for the default's.
+    ours = {key: value for key, value in ours.items() if key != "template" or value}
     name = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
     return read_stack(name, {**ours, "agentMode": "none"}, {**environment, **NOBODY})
 

@@ -439,7 +439,8 @@ def previewed(stack: str) -> Found:
     environment = {**os.environ, "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"}
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         environment.pop(name, None)
-    argv = ["pulumi", "preview", "--stack", stack, "--json", "--non-interactive", "--color", "never"]
+    # The program runs before the refresh: what is wrong with the connection is told in its words, not the plugin's.
+    argv = ["pulumi", "preview", "--stack", stack, "--run-program", "--json", "--non-interactive", "--color", "never"]
     try:
         done = subprocess.run(
             argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PREVIEW_SECONDS, check=False

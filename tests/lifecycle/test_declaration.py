@@ -57,7 +57,8 @@ def test_a_reviewer_reads_what_changes_what_restarts_and_what_takes_two_steps(wi
 def test_a_secret_environment_is_set_part_by_part(with_pet: Site) -> None:
     """The engine tells only that there is a secret in the object; which part is none, its file tells."""
     site = with_pet
-    site.configure(agentMode="bare-metal", agentModelUrl="http://192.0.2.9:4000/v1", agentModel="m")
+    # An empty template: the newest that the node has, for a new guest.
+    site.configure(agentMode="bare-metal", agentModelUrl="http://192.0.2.9:4000/v1", agentModel="m", template="")
     site.set_secret("cattle", "agentSecretEnvironment.GOOD", CANARY)
     site.set_secret("cattle", "agentTelegramToken", TELEGRAM)
     good = site.preview("cattle")

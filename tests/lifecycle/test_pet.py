@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pvelab.simulated import write_template
 from settings.outputs import OUTPUTS
 from tests.lifecycle import documented
-from tests.lifecycle.homesite import PET, Site, assert_plain
+from tests.lifecycle.homesite import PET, TEMPLATE, Site, assert_plain
 
 if TYPE_CHECKING:
     from tests.lifecycle.conftest import Deployed
@@ -54,6 +55,10 @@ def test_nothing_to_do_is_nothing_done(with_pet: Site) -> None:
     assert with_pet.writes == []
     assert with_pet.refresh("pet").changed == {}
     assert with_pet.writes == []
+    # A guest that is there keeps its template where none is named.
+    newer = TEMPLATE.replace("12.12-1", "12.13-1")
+    write_template(with_pet.server.config.template_dir("pve") / newer)
+    with_pet.configure(template="")
     assert with_pet.preview("pet").changed == {}
     assert with_pet.writes == []
 
