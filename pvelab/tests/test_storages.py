@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,39 @@ def test_a_registered_type_holds_a_guest_through_its_life(tmp_path: Path) -> Non
 def test_what_no_storage_can_be_is_told_at_once(tmp_path: Path, entry: StorageConfig, told: str) -> None:
     with pytest.raises(ValueError, match=told), simulated_lab(tmp_path, storages=(*DEFAULT_STORAGES, entry)):
         pass
+
+
+FEATURES = {
+    # Sub volume_has_feature of each plugin: where a feature is to be had. A linked clone of an image in a folder
+    # would be qcow2, which PVE::LXC::Config, has_feature, does not take.
+    ("lvmthin", "raw"): "snapshot:current clone:base,snap template:current copy:base,current,snap rename:current",
+    ("lvm", "raw"): "copy:base,current rename:current",
+    ("dir", "raw"): "template:current copy:base,current rename:current",
+    ("dir", "subvol"): "template:current",
+    ("nfs", "raw"): "template:current copy:base,current rename:current",
+    ("btrfs", "raw"): "snapshot:current,snap clone:base,current,snap template:current copy:base,current,snap "
+    "rename:current",
+    ("btrfs", "subvol"): "snapshot:current,snap clone:base template:current copy:base,current,snap",
+    ("zfspool", "subvol"): "snapshot:current,snap clone:base template:current copy:base,current rename:current",
+    ("zfspool", "raw"): "snapshot:current,snap clone:base template:current copy:base,current rename:current",
+    ("rbd", "raw"): "snapshot:current,snap clone:base,snap template:current copy:base,current,snap rename:current",
+}
+
+
+@pytest.mark.parametrize(("kind", "form"), FEATURES)
+def test_a_type_can_do_what_its_plugin_can(kind: str, form: str) -> None:
+    storage = StorageConfig("tank", kind, CONTENT)
+    volume = Volume("tank:x", storage, "x", "images", 105, form)
+    found = []
+    for feature in ("snapshot", "clone", "template", "copy", "rename"):
+        states = {
+            "base": type_of(storage).has_feature(feature, replace(volume, is_base=True)),
+            "current": type_of(storage).has_feature(feature, volume),
+            "snap": type_of(storage).has_feature(feature, volume, of_snapshot=True),
+        }
+        if any(states.values()):
+            found.append(f"{feature}:{','.join(state for state, can in states.items() if can)}")
+    assert " ".join(found) == FEATURES[kind, form]
 
 
 NAMES: list[tuple[str, str, tuple[int, str, bool, str | None] | None]] = [

@@ -27,7 +27,7 @@ _BLOCK_CONTENT = frozenset({"images", "rootdir"})
 _FILE_CONTENT = frozenset({*_BLOCK_CONTENT, "vztmpl", "iso", "backup", "snippets", "import"})
 
 Features = Mapping[str, Mapping[str, Iterable[str]]]
-"""Feature -> "current" or "base" -> the formats that have it, as in the plugins' volume_has_feature."""
+"""Feature -> "current", "base" or "snap" -> the formats that have it, as in the plugins' volume_has_feature."""
 
 
 @dataclass(frozen=True)
@@ -523,10 +523,10 @@ class Btrfs(Directory):
 
     name = "btrfs"
     features: ClassVar[Features] = {
-        "snapshot": {"current": [RAW, SUBVOL]},
-        "clone": {"base": [RAW, SUBVOL], "current": [RAW]},
+        "snapshot": {"current": [RAW, SUBVOL], "snap": [RAW, SUBVOL]},
+        "clone": {"base": [RAW, SUBVOL], "current": [RAW], "snap": [RAW]},
         "template": {"current": [RAW, SUBVOL]},
-        "copy": {"base": [RAW, SUBVOL], "current": [RAW, SUBVOL]},
+        "copy": {"base": [RAW, SUBVOL], "current": [RAW, SUBVOL], "snap": [RAW, SUBVOL]},
         "rename": {"current": [RAW]},
     }
 
@@ -617,7 +617,7 @@ class ZfsPool(_Pool):
 
     name = "zfspool"
     features: ClassVar[Features] = {
-        "snapshot": {"current": [RAW, SUBVOL]},
+        "snapshot": {"current": [RAW, SUBVOL], "snap": [RAW, SUBVOL]},
         "clone": {"base": [RAW, SUBVOL]},
         "template": {"current": [RAW, SUBVOL]},
         "copy": {"base": [RAW, SUBVOL], "current": [RAW, SUBVOL]},
@@ -702,7 +702,7 @@ class Rbd(_Pool):
     """A pool of Ceph's block devices (RBDPlugin.pm). The texts of the program ``rbd`` are not Ceph's own."""
 
     name = "rbd"
-    features: ClassVar[Features] = LvmThin.features
+    features: ClassVar[Features] = {**LvmThin.features, "snapshot": {"current": [RAW], "snap": [RAW]}}
     _WHAT = "rbd"
     _NAME = re.compile(r"(?:(?P<parent>base-\d+-[^\s/]+)/)?(?P<kind>base|vm)-(?P<owner>\d+)-[^\s/]+")
 
