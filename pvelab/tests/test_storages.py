@@ -200,6 +200,24 @@ def test_it_is_given_to_another_guest(lab: SimulatedLab, kind: str) -> None:
     assert content(lab, TYPES[kind]["give"]) == b"a word"
 
 
+def test_another_guest_mounts_it_and_never_frees_it(lab: SimulatedLab, kind: str) -> None:
+    """An image has one superblock, so rw and ro don't mix (facts proxmox-9.2, row 1); a folder is bound twice."""
+    with_disk(lab)
+    create(lab, 106, "local-lvm:1")
+    disk = TYPES[kind]["disk"]
+    assert do(lab, "PUT", "/nodes/pve/lxc/106/config", mp1=f"{disk},mp=/theirs,ro=1") == "OK"
+    assert config(lab, 106)["mp1"] == f"{disk},mp=/theirs,ro=1,size=1G"
+    told = do(lab, "PUT", "/nodes/pve/lxc/106/resize", disk="mp1", size="2G")
+    assert told.startswith("can't resize mount point owned by another container (105)")
+    assert do(lab, "POST", "/nodes/pve/lxc/105/status/start") == "OK"
+    started = do(lab, "POST", "/nodes/pve/lxc/106/status/start")
+    assert started == ("OK" if kind == "zfspool" else "startup for container '106' failed")
+    if started == "OK":
+        assert do(lab, "POST", "/nodes/pve/lxc/106/status/stop") == "OK"
+    assert do(lab, "DELETE", "/nodes/pve/lxc/106") == "OK"
+    assert disk in volids(lab)
+
+
 @pytest.mark.parametrize("there", ["tank", "local-lvm"])
 def test_it_moves_to_another_type_with_what_is_on_it(lab: SimulatedLab, kind: str, there: str) -> None:
     here = {"tank": "local-lvm", "local-lvm": "tank"}[there]

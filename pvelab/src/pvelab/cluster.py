@@ -285,9 +285,10 @@ class Cluster:
         """Whether another guest mounts the volume in the other mode, ro or rw.
 
         Each guest's mounts are in a namespace of its own, so mount(8) sees none that it could fall back to, and the
-        kernel refuses a device's second mode in either order (facts proxmox-9.2, row 1).
+        kernel refuses a device's second mode in either order (facts proxmox-9.2, row 1). A subvol is no device: each
+        guest has a bind mount of its own (PVE::LXC, bindmount).
         """
-        if mount_type(mount["volume"]) != "volume":
+        if mount_type(mount["volume"]) != "volume" or self.volumes.parse(mount["volume"]).format == SUBVOL:
             return False
         wanted = mount.get("ro") == "1"
         return any((other.get("ro") == "1") != wanted for other in self.mounts_elsewhere(node, vmid, mount["volume"]))
