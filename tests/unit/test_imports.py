@@ -51,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
 # Programs that others start: what their Python brings, the agent's or pytest's.
 ELSEWHERE = {
     "pvelab/src/pvelab/testing.py": {"pytest"},
+    "scripts/lib/site.py": {"mkdocs"},
     "trial/look.py": {"hermes_cli", "yaml"},
     "applications/hermes/guest/home.py": {"ruamel"},
 }
