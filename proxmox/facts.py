@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from proxmox.client import Guest, PendingEntry, Proxmox
+from proxmox.client import Guest, Node, PendingEntry, Permissions, Proxmox, Storage
 from proxmox.errors import ApiError, GuestMissing, NoSuchGuest, NotImplementedByServer, SlotTaken
 from proxmox.mountpoint import (
     MountPoint,
@@ -280,14 +280,28 @@ def read_guest(client: Proxmox, vmid: int, *, snapshots: bool = False) -> GuestF
         return None  # removed meanwhile
 
 
-def read_cluster(client: Proxmox, *owners: int | None, power_of: Iterable[int] = ()) -> ClusterFacts:
-    """All guests of all nodes, snapshots included.
+class Around(NamedTuple):
+    """What is around the guests: the cluster's nodes, the storages of the connection's node, the token's rights."""
+
+    nodes: Sequence[Node]
+    storages: Sequence[Storage]
+    permissions: Permissions
+
+
+def read_around(client: Proxmox) -> Around:
+    return Around(client.nodes(), client.storages(client.connection.node), client.permissions())
+
+
+def read_cluster(
+    client: Proxmox, *owners: int | None, power_of: Iterable[int] = (), around: Around | None = None
+) -> ClusterFacts:
+    """All guests of all nodes, snapshots included. `around`: as it was read right before; None: it is read.
 
     The power state is read for the numbers in `power_of` and for the containers that name a volume of one of `owners`.
     Raw `lxc.` lines count, too. What a hook script or a fstab file of a container mounts is not seen.
     """
     listed = client.guests()
-    nodes = client.nodes()
+    nodes, storages, permissions = around or read_around(client)
     online = {node.name for node in nodes if node.online}
     wanted = frozenset(power_of)
     readable = [guest for guest in listed if guest.node in online]
@@ -310,9 +324,8 @@ def read_cluster(client: Proxmox, *owners: int | None, power_of: Iterable[int] =
             guests.append(result)
         elif result is not None:
             unreadable.append(result)
-    here = client.connection.node
-    shared = frozenset(storage.name for storage in client.storages(here) if storage.shared)
-    sees_all = "VM.Audit" in client.permissions().inherited("/vms")
+    shared = frozenset(storage.name for storage in storages if storage.shared)
+    sees_all = "VM.Audit" in permissions.inherited("/vms")
     return ClusterFacts(tuple(guests), tuple(unreadable), sees_all, shared)
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
 from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, Subject, TlsUntrusted
-from proxmox.facts import ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
+from proxmox.facts import Around, ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
 from proxmox.hostmounts import HostMountSpec, commands_to_paste, root_needed, storage_folder
 from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
@@ -623,13 +623,15 @@ def _preflight(
             return None
 
     nodes = read("nodes", client.nodes) or ()
-    seen = NodeFacts(
-        version, nodes, read("permissions", client.permissions) or Permissions({}), client.connection.token_id
-    )
+    permissions = read("permissions", client.permissions)
+    seen = NodeFacts(version, nodes, permissions or Permissions({}), client.connection.token_id)
+    around: Around | None = None
     if not _has_node(guest, seen):
         return unread + judge(seen)
     if any(node.name == guest.node and node.online for node in nodes):
         listed = read("storages", lambda: client.storages(guest.node)) or ()
+        if listed and permissions is not None and guest.node == client.connection.node:
+            around = Around(nodes, listed, permissions)
         names = {storage.name for storage in listed}
         volumes: dict[str, VolumeFacts] = {}
         for name in dict.fromkeys(storages):
@@ -643,7 +645,7 @@ def _preflight(
             templates=read("template", lambda: _templates(client, guest, names)),
             bridges=read("bridge", lambda: client.networks(guest.node)) if guest.bridge else None,
         )
-    cluster = read("guests", lambda: read_cluster(client, owner, power_of=[guest.vmid, owner]))
+    cluster = read("guests", lambda: read_cluster(client, owner, power_of=[guest.vmid, owner], around=around))
     if cluster is None:
         return unread + judge(seen)
     taken = read("vmid", lambda: client.vmid_taken(guest.vmid)) or False

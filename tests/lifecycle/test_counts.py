@@ -13,7 +13,7 @@ from lab.counting import connections_of, processes_of, traced
 from lab.instance import CACHE
 from tests.lifecycle.homesite import Site, good
 
-REQUESTS = 3 + 2 * 5 + 21
+REQUESTS = 3 + 2 * 5 + 18
 
 counted = pytest.mark.skipif(shutil.which("strace") is None, reason="strace counts the processes")
 
