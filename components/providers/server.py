@@ -8,6 +8,7 @@ as the plugin ``pulumi-python``, by which the resources of stacks from before ar
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 import traceback
@@ -50,10 +51,11 @@ def kind_of(urn: str) -> str:
 
 
 class Server:
-    """What the engine calls. ``config``: the stack's, by PROJECT:KEY, once it is told."""
+    """What the engine calls. ``project``: whose settings are ours; the engine tells those of the plugins, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, project: str) -> None:
         self._messages = provider_messages()
+        self._project = project
         self._config: dict[str, Any] = {}
         self._providers: dict[str, Provider] = {}
         self._lock = threading.Lock()
@@ -66,13 +68,15 @@ class Server:
                     raise LookupError(f"this program has no resource of the type {TYPE}{kind}")
                 module, name = PROVIDERS[kind].split(":")
                 made = cast(type[Provider], getattr(importlib.import_module(f"components.providers.{module}"), name))
-                self._providers[kind] = made({key.partition(":")[2]: value for key, value in self._config.items()})
+                self._providers[kind] = made(self._config)
             return self._providers[kind]
 
     # --- what the engine asks, by the names of its interface ---
 
     def configure(self, request: Any) -> Any:
-        self._config = props_of(request.args)
+        ours = f"{self._project}:"
+        told = props_of(request.args).items()
+        self._config = {key.removeprefix(ours): value for key, value in told if key.startswith(ours)}
         return self._messages.ConfigureResponse(acceptSecrets=False)
 
     def get_plugin_info(self, _request: Any) -> Any:
@@ -172,7 +176,9 @@ def told(error: Exception) -> str:
 
 def main() -> None:
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS), options=_UNLIMITED)
-    handler = grpc.method_handlers_generic_handler("pulumirpc.ResourceProvider", Server().methods())
+    handler = grpc.method_handlers_generic_handler(
+        "pulumirpc.ResourceProvider", Server(os.environ.get("PULUMI_PROJECT", "")).methods()
+    )
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

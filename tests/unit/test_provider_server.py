@@ -28,10 +28,16 @@ from components.dynamic import Resource
 from components.providers import guard, server
 from components.providers.base import CreateResult, DiffResult, Props
 from components.providers.messages import UNKNOWN, props_of, struct_of
+from proxmox.connection import ENVIRONMENT
 from proxmox.errors import Fault, Faults
 
 ROOT = Path(__file__).resolve().parents[2]
 URN = "urn:pulumi:pet::hermes-homelab::hermes-homelab:components:PetStorage$pulumi-python:dynamic/proxmox:Guard::pet-g"
+CONNECTION = {
+    "endpoint": "https://192.0.2.10:8006/",
+    "apiToken": "pulumi@pve!lab=00000000-0000-4000-8000-000000000001",
+    "node": "pve",
+}
 SECRET = {rpc._special_sig_key: rpc._special_secret_sig, "value": "s3cret"}
 
 VALUES = st.recursive(
@@ -83,7 +89,7 @@ def test_each_resource_has_its_provider_and_each_provider_a_resource() -> None:
     assert declared == set(server.PROVIDERS)
     for kind in declared:
         urn = f"urn:pulumi:cattle::hermes-homelab::a:b:C${server.TYPE}{kind}::name"
-        assert type(server.Server().provider(urn)).__name__ == server.PROVIDERS[kind].split(":")[1]
+        assert type(server.Server("p").provider(urn)).__name__ == server.PROVIDERS[kind].split(":")[1]
 
 
 def test_pulumi_finds_the_server_in_the_place_of_the_sdks_own() -> None:
@@ -98,7 +104,7 @@ def test_a_look_at_the_inputs_imports_neither_the_sdk_nor_the_client() -> None:
     code = """
 import sys
 from components.providers.server import PROVIDERS, Server
-server = Server()
+server = Server("p")
 server.methods()
 for kind in PROVIDERS:
     provider = server.provider(f"urn:pulumi:s::p::pulumi-python:dynamic/{kind}::n")
@@ -133,7 +139,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[provider_pb2_grpc.Resour
     """The engine's side of a server whose guard fails."""
     monkeypatch.setattr(guard, "GuardProvider", Failing)
     served = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
-    handler = grpc.method_handlers_generic_handler("pulumirpc.ResourceProvider", server.Server().methods())
+    handler = grpc.method_handlers_generic_handler(
+        "pulumirpc.ResourceProvider", server.Server("hermes-homelab").methods()
+    )
     served.add_generic_rpc_handlers((handler,))
     port = served.add_insecure_port("127.0.0.1:0")
     served.start()
@@ -180,9 +188,23 @@ def test_a_pickle_in_the_state_is_not_loaded(engine: Any, tmp_path: Path) -> Non
     assert not folder.exists()
 
 
+def test_the_settings_of_another_package_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin has keys of the same names, as in test_permissions.py."""
+    for name in ENVIRONMENT.values():
+        monkeypatch.delenv(name, raising=False)
+    ours = {f"hermes-homelab:{key}": value for key, value in CONNECTION.items()}
+    theirs = {"proxmoxve:endpoint": "https://192.0.2.99:8006/", "proxmoxve:insecure": "true", "other:node": "elsewhere"}
+    for told in ({**ours, **theirs}, {**theirs, **ours}):
+        served = server.Server("hermes-homelab")
+        served.configure(provider_pb2.ConfigureRequest(args=struct_of(told)))
+        found = served.provider(URN).connection()
+        assert (found.endpoint, found.node, found.insecure) == ("https://192.0.2.10:8006", "pve", False)
+
+
 def test_the_engine_is_told_what_it_asks_first(engine: Any) -> None:
     assert engine.GetPluginInfo(Empty()).version == "0.1.0"
     answer = engine.Configure(provider_pb2.ConfigureRequest(args=struct_of({"hermes-homelab:node": "pve"})))
+    # Without them: the engine gives values, and keeps to itself which of them are secret.
     assert not answer.acceptSecrets
     assert "no resource of the type" in details(
         engine.Create, provider_pb2.CreateRequest(urn=URN.replace("Guard", "Other"))
