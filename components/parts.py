@@ -15,8 +15,13 @@ from proxmox.planning import AttachSpec, PowerSpec, RemovalSpec, VolumeSpec
 class Guard(Resource, kind="proxmox:Guard"):
     """Protects all that it depends on from ``pulumi destroy``: components/providers/guard.py says how."""
 
-    def __init__(self, name: str, *, reason: str, parent: pulumi.Resource, guarded: Sequence[pulumi.Resource]) -> None:
-        opts = pulumi.ResourceOptions(parent=parent, protect=True, depends_on=list(guarded))
+    def __init__(
+        self, name: str, *, reason: str, parent: pulumi.Resource, guarded: Sequence[pulumi.Resource], before: str
+    ) -> None:
+        """``before``: the name that an earlier version gave it."""
+        opts = pulumi.ResourceOptions(
+            parent=parent, protect=True, depends_on=list(guarded), aliases=[pulumi.Alias(name=before)]
+        )
         super().__init__(name, {"reason": reason}, opts)
 
 

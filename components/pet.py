@@ -16,6 +16,8 @@ from proxmox.planning import PowerSpec, RemovalSpec, VolumeSpec
 from settings.stack import PetStack
 
 WHY_GUARDED = "the volumes of the cattle belong to this guest"
+SAYS_WHY = "-owns-the-agents-data--to-remove-it-read-docs-operations-md-Remove-everything-for-good"
+"""The end of the guard's name: the one word of ours in the engine's refusal of a destroy, first and last."""
 PURPOSE = "Owns the volumes of the cattle. Do not destroy: the volumes would go with it."
 
 
@@ -88,5 +90,7 @@ class PetStorage(pulumi.ComponentResource):
         if pet.started:
             opts = pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]])
             guarded.append(Power(f"{name}-power", PowerSpec(pet.vmid), owned, opts))
-        Guard(f"{name}-is-never-destroyed", reason=WHY_GUARDED, parent=self, guarded=guarded)
+        Guard(
+            f"{name}{SAYS_WHY}", reason=WHY_GUARDED, parent=self, guarded=guarded, before=f"{name}-is-never-destroyed"
+        )
         self.register_outputs({"vmid": self.vmid, "node": self.node, "volumes": self.volumes})
