@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -245,23 +246,31 @@ def network_plan(client: Proxmox, spec: NetworkSpec | None, guest: GuestCheck, s
     return NetworkPlan(spec, there, guest.remade)
 
 
-def judge_pet(stack: PetStack, check: PetCheck, state: OwnState) -> tuple[list[Fault], NetworkPlan]:
-    """What stands in the pet's way, and its network; reads only."""
+def judge_pet(stack: PetStack, check: PetCheck, state: OwnState) -> tuple[list[Fault], list[str], NetworkPlan]:
+    """What stands in the pet's way, what is to be known of its node, and its network; reads only."""
+    warnings: list[str] = []
     with Proxmox(stack.connection) as client:
-        found = preflight_pet(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
+        trust = partial(check_plugin_trust, stack.connection, _plugin_environment())
+        found = preflight_pet(client, check, trust, warnings.extend)
         # Only warnings come of it, and a node that does not answer is not waited for twice.
         network = NetworkPlan(None) if found else network_plan(client, None, check.guest, state)
-    return [of_stack(fault, "pet") for fault in found], network
+    return [of_stack(fault, "pet") for fault in found], warnings, network
 
 
-def judge_cattle(stack: CattleStack, check: CattleCheck, state: OwnState) -> tuple[list[Fault], list[str], NetworkPlan]:
-    """What stands in the cattle's way, what is to be done to its host mounts' folders, its network; reads only."""
+def judge_cattle(
+    stack: CattleStack, check: CattleCheck, state: OwnState
+) -> tuple[list[Fault], list[str], list[str], NetworkPlan]:
+    """What stands in the cattle's way, what is to be known of its node, what is to be done to its host mounts' folders,
+    and its network; reads only.
+    """
+    warnings: list[str] = []
     with Proxmox(stack.connection) as client:
-        found = preflight_cattle(client, check, lambda: check_plugin_trust(stack.connection, _plugin_environment()))
+        trust = partial(check_plugin_trust, stack.connection, _plugin_environment())
+        found = preflight_cattle(client, check, trust, warn=warnings.extend)
         folders, steps = judged_folders(client, stack, check.host)
         spec = network_spec(stack.cattle.network)
         network = network_plan(client, spec, check.guest, state) if client.answered else NetworkPlan(spec)
-    return [of_stack(fault, "cattle") for fault in (*found, *folders)], steps, network
+    return [of_stack(fault, "cattle") for fault in (*found, *folders)], warnings, steps, network
 
 
 def judged_folders(client: Proxmox, stack: CattleStack, spec: HostMountSpec | None) -> tuple[list[Fault], list[str]]:

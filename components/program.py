@@ -75,9 +75,9 @@ def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     _refuse(stack, pet_place_faults(stack, state))
     stack = stack.model_copy(update={"template": chosen_template(stack, state)})
     check = pet_check(stack, state)
-    faults, network = judge_pet(stack, check, state)
+    faults, warnings, network = judge_pet(stack, check, state)
     _refuse(stack, faults)
-    _warn(network.warnings(stack.pet.vmid))
+    _warn([*warnings, *network.warnings(stack.pet.vmid)])
     pet = PetStorage("pet", stack, check.volumes)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
@@ -106,11 +106,11 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     volid = volume["volid"] if volume else None
     check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
-    faults, folders, network = judge_cattle(stack, check, state)
+    faults, warnings, folders, network = judge_cattle(stack, check, state)
     vmid = stack.cattle.vmid
     lost = network.faults(vmid, stack.connection.node)
     _refuse(stack, [*key_faults, *home_faults(stack, keys, state), *faults, *lost])
-    _warn([*warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
+    _warn([*warnings, *warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
     cattle = Cattle(
         "cattle",
         stack,

@@ -83,10 +83,18 @@ class Version:
 
 @dataclass(frozen=True)
 class Node:
-    """A cluster node."""
+    """A cluster node. status: "online", "offline", or "unknown" while its statistics are missing.
+
+    Only an offline one can't be asked. One is unknown from its start until its pvestatd has told once, and for as long
+    as that hangs, while its API does all else (facts proxmox-9.2).
+    """
 
     name: str
-    online: bool
+    status: str
+
+    @property
+    def offline(self) -> bool:
+        return self.status == "offline"
 
 
 @dataclass(frozen=True)
@@ -387,9 +395,8 @@ class Proxmox:
     def nodes(self) -> tuple[Node, ...]:
         """All nodes of the cluster, by name."""
         rows = self._get("nodes") or []
-        return tuple(
-            sorted((Node(row["node"], row.get("status") == "online") for row in rows), key=lambda node: node.name)
-        )
+        found = (Node(row["node"], row.get("status") or "unknown") for row in rows)
+        return tuple(sorted(found, key=lambda node: node.name))
 
     def guests(self) -> tuple[Guest, ...]:
         """All guests that the token may see (VM.Audit), on all nodes, by number."""

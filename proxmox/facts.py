@@ -302,10 +302,10 @@ def read_cluster(
     """
     listed = client.guests()
     nodes, storages, permissions = around or read_around(client)
-    online = {node.name for node in nodes if node.online}
+    offline = {node.name for node in nodes if node.offline}
     wanted = frozenset(power_of)
-    readable = [guest for guest in listed if guest.node in online]
-    unreadable = [(guest, f"node {guest.node} is offline") for guest in listed if guest.node not in online]
+    readable = [guest for guest in listed if guest.node not in offline]
+    unreadable = [(guest, f"node {guest.node} is offline") for guest in listed if guest.node in offline]
     guests: list[GuestFacts] = []
 
     def read(place: Guest) -> GuestFacts | tuple[Guest, str] | None:

@@ -7,7 +7,7 @@ other readings impossible (no answer, no such node) leaves those out rather than
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -174,7 +174,8 @@ def pet_faults(check: PetCheck, seen: NodeFacts) -> list[Fault]:
     faults += _deletion_faults(check, seen.cluster)
     pet = seen.cluster.guest(check.guest.vmid)
     if pet is not None and _is_ours(check.guest, pet):
-        for spec in check.volumes:
+        # Of volumes that nobody could read it can't be said that they do not exist.
+        for spec in check.volumes if seen.volumes is not None else ():
             faults += _refused(Subject.VOLUME, partial(_plan_of, pet, spec, seen))
     elif pet is None:
         faults += [
@@ -237,11 +238,13 @@ def cattle_faults(check: CattleCheck, seen: NodeFacts) -> list[Fault]:
     usable = guest is not None and _is_ours(check.guest, guest)
     # One that is to be made, or is a stranger's, is judged as the empty and stopped container that create will leave.
     judged = guest if usable else GuestFacts(spec.vmid, spec.node)
-    volume = (seen.volumes or {}).get(spec.volid)
-    # That of the root file system is judged already.
-    elsewhere = storage_of(spec.volid) not in ("", check.guest.root_storage)
-    lacking = _volume_storage_faults(spec, seen.storages) if elsewhere else []
-    faults += lacking or _refused(Subject.VOLUME, lambda: plan_attach(judged, volume, seen.cluster, spec))
+    # Of volumes that nobody could read it can't be said that they do not exist.
+    if seen.volumes is not None:
+        volume = seen.volumes.get(spec.volid)
+        # That of the root file system is judged already.
+        elsewhere = storage_of(spec.volid) not in ("", check.guest.root_storage)
+        lacking = _volume_storage_faults(spec, seen.storages) if elsewhere else []
+        faults += lacking or _refused(Subject.VOLUME, lambda: plan_attach(judged, volume, seen.cluster, spec))
     if usable and guest is not None:
         faults += [
             Fault(
@@ -367,9 +370,18 @@ def _node_faults(check: GuestCheck, nodes: Sequence[Node]) -> list[Fault]:
         names = ", ".join(sorted(known)) or "none that the token may see"
         remedy = "correct it in the settings, or in PROXMOX_VE_NODE, which wins"
         return [Fault(Subject.NODE, check.node, f"must be a node of the cluster: {names}", remedy)]
-    if not known[check.node].online:
+    if known[check.node].offline:
         return [Fault(Subject.NODE, check.node, "must be online", "start the node, or choose another")]
     return []
+
+
+def node_warnings(nodes: Sequence[Node], name: str) -> list[str]:
+    """What has to be known of the node that is asked for, and is no fault."""
+    if not any(node.name == name and node.status == "unknown" for node in nodes):
+        return []
+    why = "it has just started, or its pvestatd hangs. That hinders nothing"
+    remedy = f"on node {name}: systemctl restart pvestatd"
+    return [f"Proxmox tells no statistics of node {name} (status unknown): {why}. If it stays so, {remedy}"]
 
 
 def _vmid_faults(check: GuestCheck, guest: GuestFacts | None, taken: bool) -> list[Fault]:
@@ -562,15 +574,23 @@ def cards_of(config: Mapping[str, str]) -> frozenset[str]:
 # Reading.
 
 
-def preflight_pet(client: Proxmox, check: PetCheck, others: Callable[[], Collection[Fault]] = tuple) -> list[Fault]:
+Warn = Callable[[Iterable[str]], object]
+"""Takes what has to be known and is no fault."""
+
+
+def preflight_pet(
+    client: Proxmox, check: PetCheck, others: Callable[[], Collection[Fault]] = tuple, warn: Warn = tuple
+) -> list[Fault]:
     """All faults that stand in the pet's way. Reads only; raises nothing: what cannot be read is a fault.
 
     ``others``: asked for more of them once the API has answered; without an answer they would say the same again.
     """
-    storages = [spec.storage for spec in check.volumes]
-    return _preflight(
-        client, check.guest, storages, check.guest.vmid, judge=lambda seen: pet_faults(check, seen), others=others
-    )
+    storages, owner = [spec.storage for spec in check.volumes], check.guest.vmid
+
+    def judge(seen: NodeFacts) -> list[Fault]:
+        return pet_faults(check, seen)
+
+    return _preflight(client, check.guest, storages, owner, judge=judge, others=others, warn=warn)
 
 
 def preflight_cattle(
@@ -578,6 +598,7 @@ def preflight_cattle(
     check: CattleCheck,
     others: Callable[[], Collection[Fault]] = tuple,
     answer: Callable[[str], str | None] = answer_of,
+    warn: Warn = tuple,
 ) -> list[Fault]:
     """All faults that stand in a cattle's way, as with `preflight_pet`.
 
@@ -596,7 +617,7 @@ def preflight_cattle(
         except ProxmoxError as error:
             return [_unread(Subject.HOST_MOUNT, error), *cattle_faults(check, seen)]
 
-    return _preflight(client, check.guest, storages, owner, judge=judge, others=others, answer=answer)
+    return _preflight(client, check.guest, storages, owner, judge=judge, others=others, warn=warn, answer=answer)
 
 
 def _preflight(
@@ -607,6 +628,7 @@ def _preflight(
     *,
     judge: Callable[[NodeFacts], list[Fault]],
     others: Callable[[], Collection[Fault]],
+    warn: Warn,
     answer: Callable[[str], str | None] = answer_of,
 ) -> list[Fault]:
     try:
@@ -623,12 +645,13 @@ def _preflight(
             return None
 
     nodes = read("nodes", client.nodes) or ()
+    warn(node_warnings(nodes, guest.node))
     permissions = read("permissions", client.permissions)
     seen = NodeFacts(version, nodes, permissions or Permissions({}), client.connection.token_id)
     around: Around | None = None
     if not _has_node(guest, seen):
         return unread + judge(seen)
-    if any(node.name == guest.node and node.online for node in nodes):
+    if any(node.name == guest.node and not node.offline for node in nodes):
         listed = read("storages", lambda: client.storages(guest.node)) or ()
         if listed and permissions is not None and guest.node == client.connection.node:
             around = Around(nodes, listed, permissions)

@@ -166,3 +166,52 @@ def test_rules_without_a_match_cost_nothing(tmp_path: Any) -> None:
     faults.add(Rule("error", path="^/never"))
     assert faults.for_request("GET", "/version") == []
     assert faults.fired() == []
+
+
+STOPPED = {"status": "stopped", "name": "guest1"}
+
+
+def shown(lab: Lab, who: str = "root") -> tuple[str, dict[str, Any], set[str]]:
+    """What the cluster tells of node pve, of its guest 105, and of its storages."""
+    node = {row["node"]: row for row in lab.call("GET", "/nodes", who=who).json()["data"]}["pve"]
+    rows = lab.call("GET", "/cluster/resources", who=who).json()["data"]
+    [guest] = [row for row in rows if row["id"] == "lxc/105"]
+    storages = {row["status"] for row in rows if row["type"] == "storage" and row["node"] == "pve"}
+    assert {row["status"] for row in rows if row["id"] == "node/pve"} == {node["status"]}
+    assert ("level" in node) == (node["status"] == "online")
+    return node["status"], {key: guest[key] for key in ("status", "name") if key in guest}, storages
+
+
+def test_statistics_that_are_missing(lab: Lab) -> None:
+    """Facts proxmox-9.2: all is unknown, and the API does all else; the other node is as it was."""
+    lab.guest(105)
+    lab.server.faults.add(Rule("unknown", node="pve"))
+    assert shown(lab) == shown(lab) == ("unknown", {"status": "unknown"}, {"unknown"})
+    other = {row["node"]: row["status"] for row in lab.call("GET", "/nodes").json()["data"]}
+    assert other == {"pve": "unknown", "pve2": "online"}
+    lab.do("POST", "/nodes/pve/lxc/105/status/start")
+    assert lab.call("GET", "/nodes/pve/lxc/105/status/current").json()["data"]["status"] == "running"
+    assert [entry["kind"] for entry in lab.server.faults.fired()] == ["unknown"]
+    lab.server.faults.clear()
+    assert shown(lab) == ("online", {"status": "running", "name": "guest1"}, {"available"})
+
+
+def test_pvestatd_that_hangs(lab: Lab) -> None:
+    """What it told last stays for five minutes (pve-cluster: pmxcfs/status.c, rrd_entry_is_old), then is missing."""
+    lab.guest(105)
+    assert shown(lab) == ("online", STOPPED, {"available"})
+    lab.server.faults.add(Rule("hung"))
+    lab.boot(105)
+    assert shown(lab) == ("online", STOPPED, {"available"}), "it tells what was"
+    lab.server.faults.clear()
+    lab.server.faults.add(Rule("hung", seconds=1e-9))
+    assert shown(lab) == ("unknown", {"status": "unknown"}, {"unknown"})
+
+
+def test_node_that_has_just_started(lab: Lab) -> None:
+    lab.guest(105)
+    assert shown(lab)[0] == "online"
+    lab.server.faults.add(Rule("started", node="pve", seconds=3600))
+    assert shown(lab) == shown(lab) == ("unknown", {"status": "unknown"}, {"unknown"})
+    lab.cluster.broadcast.forget()
+    assert shown(lab) == ("online", STOPPED, {"available"}), "its pvestatd has told"

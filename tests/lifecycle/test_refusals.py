@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
 from lab.engine import Run
-from tests.lifecycle.homesite import CATTLE, NODE, PET, STACK_USER, TEMPLATE, Site, assert_plain
+from pvelab.faults import Rule
+from tests.lifecycle.homesite import CATTLE, NODE, PET, STACK_USER, TEMPLATE, Site, assert_plain, good
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 
@@ -139,3 +141,17 @@ def test_a_token_that_may_see_no_guest_any_more_is_told_what_it_lacks(with_both:
     vmid = PET if stack == "pet" else CATTLE
     refused(with_both, stack, "preview", f"VM.Audit on /vms/{vmid} is missing", "grant VM.Audit on /vms")
     assert with_both.node.vmids() == [CATTLE, PET]
+
+
+@pytest.mark.parametrize("kind", ["unknown", "hung", "started"])
+def test_a_node_without_statistics_is_warned_of_and_refused_nothing(
+    with_pet: Site, kind: Literal["unknown", "hung", "started"]
+) -> None:
+    """Facts proxmox-9.2: the node's API does all else while its pvestatd tells nothing."""
+    faults = with_pet.server.faults
+    faults.add(Rule(kind, seconds={"unknown": 0.0, "hung": 1e-9, "started": 3600.0}[kind]))
+    run = good(with_pet.preview("cattle"))
+    assert run.changed
+    [warning] = [text for text in run.messages if "no statistics of node pve" in text]
+    assert "systemctl restart pvestatd" in warning
+    assert {entry["kind"] for entry in faults.fired()} == {kind}

@@ -24,7 +24,13 @@ def rows(*listed: tuple[int, str, str]) -> Answer:
 
 def cluster_server(more: Mapping[str, Answer | Sequence[Answer]], *, permissions: Mapping[str, Any]) -> Server:
     routes: dict[str, Answer | Sequence[Answer]] = {
-        "GET /nodes": data([{"node": "pve", "status": "online"}, {"node": "pve2", "status": "offline"}]),
+        "GET /nodes": data(
+            [
+                {"node": "pve", "status": "online"},
+                {"node": "pve2", "status": "offline"},
+                {"node": "pve3", "status": "unknown"},
+            ]
+        ),
         "GET /nodes/pve/storage": data([{"storage": "nfs", "shared": 1}, {"storage": "local-lvm", "shared": 0}]),
         "GET /access/permissions": data(permissions),
     }
@@ -90,7 +96,10 @@ def test_the_cluster_is_read_whole_and_what_cannot_be_read_is_kept_apart() -> No
                 (106, "lxc", "pve"),
                 (200, "qemu", "pve"),
                 (300, "lxc", "pve2"),
+                (301, "lxc", "pve3"),
             ),
+            "GET /nodes/pve3/lxc/301/pending": entries(hostname="there"),
+            "GET /nodes/pve3/lxc/301/snapshot": data([{"name": "current"}]),
             "GET /nodes/pve/lxc/999/pending": entries(mp0=f"{DISK},mp=/v"),
             "GET /nodes/pve/lxc/999/snapshot": data([{"name": "s"}, {"name": "current"}]),
             "GET /nodes/pve/lxc/999/snapshot/s/config": data({"mp0": f"{DISK},mp=/old"}),
@@ -103,7 +112,7 @@ def test_the_cluster_is_read_whole_and_what_cannot_be_read_is_kept_apart() -> No
         permissions=SEES_ALL,
     )
     cluster = read_cluster(server.client(), 999)
-    assert [guest.vmid for guest in cluster.guests] == [200, 999]
+    assert [guest.vmid for guest in cluster.guests] == [200, 301, 999]
     assert {guest.vmid: reason for guest, reason in cluster.unreadable} == {
         300: "node pve2 is offline",
         106: "Permission check failed (/vms/106, VM.Audit)",

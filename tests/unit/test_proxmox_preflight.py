@@ -23,6 +23,7 @@ from proxmox.preflight import (
     cattle_faults,
     needed_cattle,
     needed_pet,
+    node_warnings,
     pet_faults,
     preflight_cattle,
     preflight_pet,
@@ -69,7 +70,7 @@ def around(state: Model | None = None, **changes: Any) -> NodeFacts:
     found = model_of({999: pet}, {DISK: EIGHT}) if state is None else state
     seen = NodeFacts(
         Version("9.2.11", "9.2", 9),
-        (Node("pve", True), Node("pve2", False)),
+        (Node("pve", "online"), Node("pve2", "offline")),
         Permissions(RIGHTS),
         TOKEN,
         False,
@@ -100,6 +101,8 @@ def seen_of(case: dict[str, Any]) -> NodeFacts:
         given["version"] = Version(given["version"], given["version"], int(given["version"].partition(".")[0]))
     if "permissions" in given:
         given["permissions"] = Permissions(given["permissions"])
+    if given.get("nodes"):
+        given["nodes"] = tuple(Node(name, status) for name, status in given["nodes"].items())
     if given.get("templates") is not None:
         given["templates"] = frozenset(given["templates"])
     state = model_of(case["guests"], case.get("volumes", {DISK: EIGHT}))
@@ -299,6 +302,34 @@ def nobody(_address: str) -> str | None:
 def test_preflight_reads_all_that_it_judges_and_writes_nothing() -> None:
     assert told_by({}, ask_pet)[0] == []
     assert told_by({}, ask_cattle)[0] == []
+
+
+@pytest.mark.parametrize("ask", [ask_pet, ask_cattle])
+def test_a_node_without_statistics_is_read_as_any_other(ask: Callable[[Server], list[Fault]]) -> None:
+    """Facts proxmox-9.2: its API does all else. Only what is offline can't be read."""
+    faults, server = told_by({"GET /nodes": data([{"node": "pve", "status": "unknown"}])}, ask)
+    assert faults == []
+    assert [asked.path for asked in server.asked].count("/nodes") == 1
+    assert "/nodes/pve/storage/local-lvm/content" in {asked.path for asked in server.asked}
+
+
+@pytest.mark.parametrize("ask", [ask_pet, ask_cattle])
+def test_an_offline_node_is_one_fault(ask: Callable[[Server], list[Fault]]) -> None:
+    faults, server = told_by({"GET /nodes": data([{"node": "pve", "status": "offline"}])}, ask)
+    assert [(fault.key, fault.rule) for fault in faults] == [("node", "must be online")]
+    assert {asked.path for asked in server.asked if asked.path.startswith("/nodes/pve/")} == {"/nodes/pve/storage"}
+
+
+def test_an_unknown_node_is_warned_of_once_and_no_other() -> None:
+    server = Server({**ROUTES, "GET /nodes": data([{"node": "pve", "status": "unknown"}])})
+    told: list[str] = []
+    assert preflight_pet(server.client(), PET, warn=told.extend) == []
+    assert len(told) == 1
+    nodes = (Node("pve", "online"), Node("pve2", "unknown"), Node("pve3", "offline"))
+    [warning] = node_warnings(nodes, "pve2")
+    assert "no statistics of node pve2" in warning
+    assert "systemctl restart pvestatd" in warning
+    assert node_warnings(nodes, "pve") == node_warnings(nodes, "pve3") == []
 
 
 def test_a_cattle_without_a_volume_is_judged_without_one() -> None:

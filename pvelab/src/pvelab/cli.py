@@ -24,7 +24,7 @@ from pvelab.config import storages_for
 from pvelab.control import ControlError, send
 from pvelab.environment import environment, export_lines
 from pvelab.extension import Extension, Plain
-from pvelab.faults import FaultControl, Rule
+from pvelab.faults import KINDS, FaultControl, Rule
 from pvelab.instance import Lab, LabError, Ready
 from pvelab.network import Network
 from pvelab.template import NEWER, debian_packages, ensure_template
@@ -293,17 +293,18 @@ _RULE = {entry.name for entry in fields(Rule)}
 def _add_fault_arguments(parser: argparse.ArgumentParser) -> None:
     orders = parser.add_subparsers(dest="order", required=True, metavar="ORDER")
     add = orders.add_parser("add", help="one more rule; prints its number")
-    add.add_argument("kind", choices=("delay", "error", "drop", "lock", "task", "full"))
+    add.add_argument("kind", choices=KINDS)
     for name, about in (
         ("method", "regular expression for the whole method"),
         ("path", "regular expression, found in the path below /api2/json"),
         ("task", "regular expression for the task's type, as vzstart"),
         ("storage", "regular expression for the storage's name (full)"),
+        ("node", "regular expression for the node's name (unknown, hung, started)"),
         ("text", "what an error or a failed task says"),
     ):
         add.add_argument(f"--{name}", help=about)
     add.add_argument("--status", type=int, help="of an error (default: 500)")
-    add.add_argument("--seconds", type=float, help="how long: delay, lock, a slow task")
+    add.add_argument("--seconds", type=float, help="how long: delay, lock, a slow task, hung, started")
     add.add_argument("--vmid", type=int, help="whose lock, or whose tasks")
     add.add_argument("--when", choices=("before", "after"), help="before the effect (default), or after it")
     add.add_argument("--result", choices=("fail", "warn", "slow", "endless"), help="of a task (default: fail)")

@@ -88,27 +88,50 @@ class GuestLocks:
                 lock.release()
 
 
+States = dict[int, dict[str, object]]
+"""What a node tells of its guests, by their numbers."""
+
+
 class Broadcast:
-    """The states that nodes tell each other every ten seconds or so: between two of them they are old (facts 12)."""
+    """What pvestatd of each node tells the others every ten seconds or so: between two times it is old (facts 12).
+
+    A node that has told nothing yet, or nothing for :data:`EXPIRY`, has no statistics, and its status is ``unknown``.
+    """
+
+    EXPIRY = 300.0
+    """Seconds for which pmxcfs keeps what it was told (pve-cluster: pmxcfs/status.c, rrd_entry_is_old)."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._lock = threading.Lock()
-        self._taken: float | None = None
-        self._states: dict[int, dict[str, object]] = {}
+        self._told: dict[str, tuple[float, States]] = {}
+        self._quiet: dict[str, float] = {}
+        self.disturbance: Callable[[str], tuple[str, float] | None] = lambda _node: None
+        """What is the matter with a node's pvestatd, and for how many seconds: set by faults on demand."""
 
-    def states(self, take: Callable[[], dict[int, dict[str, object]]]) -> dict[int, dict[str, object]]:
-        """The last states by VMID, taken anew when they are older than the interval."""
+    def states(self, node: str, take: Callable[[], States]) -> States | None:
+        """The states that a node told last; told again when they are older than the interval. None: no statistics."""
+        matter, seconds = self.disturbance(node) or ("", 0.0)
         with self._lock:
-            if self._taken is None or time.monotonic() - self._taken >= self._interval:
-                self._states = take()
-                self._taken = time.monotonic()
-            return self._states
+            now = time.monotonic()
+            if matter == "started":
+                self._told.pop(node, None)
+                self._quiet[node] = now + (seconds or self._interval)
+            told = self._told.get(node)
+            if matter == "hung":
+                expired = told is None or now - told[0] >= (seconds or self.EXPIRY)
+                return None if told is None or expired else told[1]
+            if matter == "unknown" or now < self._quiet.get(node, 0.0):
+                return None
+            if told is None or now - told[0] >= self._interval:
+                told = self._told[node] = (now, take())
+            return told[1]
 
     def forget(self) -> None:
-        """Have the next look take them anew."""
+        """Have each node tell at the next look."""
         with self._lock:
-            self._taken = None
+            self._told.clear()
+            self._quiet.clear()
 
 
 class Cluster:

@@ -13,6 +13,11 @@ Kinds:
 - ``task``: a task ``result`` of ``fail`` (with ``text``; ``when`` before or after its effect), ``warn``, ``slow``
   (``seconds``) or ``endless``; ``task`` matches its type (``vzstart``), also for tasks that no request started.
 - ``full``: the storage named by ``storage`` refuses to allocate.
+- ``unknown``: the statistics of the ``node`` are missing: it is ``unknown``, as its guests and storages are.
+- ``hung``: the pvestatd of the ``node`` hangs: what it said last is repeated for ``seconds`` (300), then nothing.
+- ``started``: the ``node`` has just started, and has no statistics for ``seconds``, until its pvestatd tells them.
+
+``unknown`` and ``hung`` hold until they are cleared; the others fire ``count`` times.
 """
 
 from __future__ import annotations
@@ -33,12 +38,14 @@ from pvelab.errors import TaskAbortedError
 from pvelab.runtime import RuntimeFault
 from pvelab.tasks import Interception, Task, Upid
 
+KINDS = ("delay", "error", "drop", "lock", "task", "full", "unknown", "hung", "started")
+
 
 @dataclass
 class Rule:
     """One fault. It fires on at most ``count`` matches (None: all), after ``skip`` matches, with ``probability``."""
 
-    kind: Literal["delay", "error", "drop", "lock", "task", "full"]
+    kind: Literal["delay", "error", "drop", "lock", "task", "full", "unknown", "hung", "started"]
     method: str = ".*"
     path: str = ".*"
     task: str = ".*"
@@ -51,19 +58,20 @@ class Rule:
     text: str = "injected fault"
     result: Literal["fail", "warn", "slow", "endless"] = "fail"
     storage: str = ".*"
+    node: str = ".*"
     vmid: int | None = None
     id: int = 0
     matched: int = 0
     fired: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("delay", "error", "drop", "lock", "task", "full"):
+        if self.kind not in KINDS:
             raise ValueError(f"unknown kind of fault: {self.kind!r}")
         if self.when not in ("before", "after"):
             raise ValueError(f"'when' is before or after, not {self.when!r}")
         if self.result not in ("fail", "warn", "slow", "endless"):
             raise ValueError(f"unknown result of a task: {self.result!r}")
-        for expression in (self.method, self.path, self.task, self.storage):
+        for expression in (self.method, self.path, self.task, self.storage, self.node):
             re.compile(expression)
 
 
@@ -128,6 +136,20 @@ class Faults:
             return False
         return bool(self._fire(lambda rule: rule.kind == "full" and bool(re.fullmatch(rule.storage, storage)), storage))
 
+    def statistics(self, node: str) -> tuple[str, float] | None:
+        """What is the matter with a node's pvestatd now, and for how many seconds."""
+        if not self.rules:
+            return None
+        rules = self._fire(lambda rule: rule.kind == "started" and bool(re.fullmatch(rule.node, node)), node)
+        with self._lock:
+            holding = [rule for rule in self.rules if rule.kind in ("unknown", "hung")]
+            for rule in holding:
+                if not rules and re.fullmatch(rule.node, node):
+                    rules = [rule]
+                    if not rule.fired:
+                        self._note(rule, node)
+        return (rules[0].kind, rules[0].seconds) if rules else None
+
     def intercept(self, upid: Upid) -> Interception | None:
         """What to run before and after a task's own work."""
         if not self.rules:
@@ -158,12 +180,15 @@ class Faults:
                 rule.matched += 1
                 if rule.matched <= rule.skip or self._random.random() >= rule.probability:
                     continue
-                rule.fired += 1
                 fired.append(rule)
-                entry = {"time": round(time.time(), 3), "rule": rule.id, "kind": rule.kind, "subject": subject}
-                with self.log_file.open("a") as handle:
-                    handle.write(json.dumps(entry) + "\n")
+                self._note(rule, subject)
         return fired
+
+    def _note(self, rule: Rule, subject: str) -> None:
+        rule.fired += 1
+        entry = {"time": round(time.time(), 3), "rule": rule.id, "kind": rule.kind, "subject": subject}
+        with self.log_file.open("a") as handle:
+            handle.write(json.dumps(entry) + "\n")
 
     def fired(self) -> list[dict[str, Any]]:
         """The log of what fired, oldest first."""

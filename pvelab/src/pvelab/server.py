@@ -86,6 +86,7 @@ class LabServer:
         self.faults = Faults(config.state_dir / "faults.log", on_clear=self.cluster.locks.give_back)
         self.cluster.tasks.intercept = self.faults.intercept
         self.cluster.volumes.is_full = self.faults.storage_full
+        self.cluster.broadcast.disturbance = self.faults.statistics
 
     # --- life ---
 

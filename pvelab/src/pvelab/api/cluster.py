@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from pvelab.api.shapes import guest_row, storage_row
+from pvelab.api.shapes import guest_row, node_row, storage_row
 from pvelab.cluster import Cluster, GuestPlace
 from pvelab.errors import ApiError, bad_param
 from pvelab.routing import Call, Router, anybody, on_path
@@ -52,10 +52,7 @@ def resources(call: Call) -> object:
             if place.kind == "lxc" and cluster.access.allows(call.who, f"/vms/{place.vmid}", ["VM.Audit"]):
                 found.append(_guest(call, place))
     if kind in (None, "node"):
-        may = {n: cluster.access.allows(call.who, f"/nodes/{n}", ["Sys.Audit"]) for n in cluster.config.nodes}
-        for node in cluster.config.nodes:
-            entry: dict[str, object] = {"id": f"node/{node}", "type": "node", "node": node, "status": "online"}
-            found.append({**entry, "level": ""} if may[node] else entry)
+        found += [node_row(cluster, node) for node in cluster.config.nodes]
     if kind in (None, "storage"):
         found += [
             storage_row(cluster, node, storage)

@@ -6,6 +6,7 @@ import os
 import time
 
 from pvelab import backup, startall
+from pvelab.api.shapes import node_row
 from pvelab.routing import Call, Router, anybody, in_method, on_path
 from pvelab.schema import Prop, split_list, storage_id, vmid, vmid_list
 from pvelab.tasks import Upid, check_own_task
@@ -69,15 +70,8 @@ def nodes(call: Call) -> object:
     cluster = call.cluster
     found: list[dict[str, object]] = []
     for node in cluster.config.nodes:
-        entry: dict[str, object] = {
-            "node": node,
-            "id": f"node/{node}",
-            "type": "node",
-            "status": "online",
-            "level": "",
-            "ssl_fingerprint": cluster.fingerprint,
-        }
-        if cluster.access.allows(call.who, f"/nodes/{node}", ["Sys.Audit"]):
+        entry = {**node_row(cluster, node), "ssl_fingerprint": cluster.fingerprint}
+        if entry["status"] == "online" and cluster.access.allows(call.who, f"/nodes/{node}", ["Sys.Audit"]):
             entry.update(_load())
         found.append(entry)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 
-from pvelab.cluster import DEFAULT_MEMORY, Cluster, GuestPlace
+from pvelab.cluster import DEFAULT_MEMORY, Cluster, GuestPlace, States
 from pvelab.config import StorageConfig
 from pvelab.errors import ApiError
 from pvelab.guestconfig import max_disk
@@ -36,47 +36,57 @@ def content_text(storage: StorageConfig) -> str:
     return ",".join(random.sample(kinds, len(kinds)))
 
 
+def told(cluster: Cluster, node: str) -> States | None:
+    """What a node told last of its guests; None while its statistics are missing."""
+    return cluster.broadcast.states(node, lambda: _states(cluster, node))
+
+
+def node_row(cluster: Cluster, node: str) -> dict[str, object]:
+    """One node: ``unknown`` while its statistics are missing (PVE::API2Tools, extract_node_stats)."""
+    entry: dict[str, object] = {"id": f"node/{node}", "type": "node", "node": node, "status": "unknown"}
+    return entry if told(cluster, node) is None else {**entry, "status": "online", "level": ""}
+
+
 def guest_row(cluster: Cluster, place: GuestPlace) -> dict[str, object]:
     """One guest as last broadcast, ``unknown`` before the first time (PVE::API2Tools, extract_vm_stats)."""
     entry = {"id": f"{place.kind}/{place.vmid}", "type": place.kind, "vmid": place.vmid, "node": place.node}
-    state = cluster.broadcast.states(lambda: _states(cluster)).get(place.vmid)
+    state = (told(cluster, place.node) or {}).get(place.vmid)
     return {**entry, "status": "unknown", **(state or {})}
 
 
-def _states(cluster: Cluster) -> dict[int, dict[str, object]]:
-    """What each node tells the others now and then about its guests."""
-    states: dict[int, dict[str, object]] = {}
-    for node in cluster.config.nodes:
-        running = cluster.running(node)
-        for number in cluster.guest_ids(node):
-            with contextlib.suppress(ApiError):  # it was removed meanwhile
-                config = cluster.load(node, number)
-                status = guest_status(cluster, node, number, config, running=number in running)
-                state = {key: status[key] for key in _BROADCAST}
-                states[number] = {
-                    **state,
-                    "template": 1 if config.flag("template") else 0,
-                    "maxcpu": status["cpus"],
-                    "memhost": status["mem"],
-                }
+def _states(cluster: Cluster, node: str) -> States:
+    states: States = {}
+    running = cluster.running(node)
+    for number in cluster.guest_ids(node):
+        with contextlib.suppress(ApiError):  # it was removed meanwhile
+            config = cluster.load(node, number)
+            status = guest_status(cluster, node, number, config, running=number in running)
+            state = {key: status[key] for key in _BROADCAST}
+            states[number] = {
+                **state,
+                "template": 1 if config.flag("template") else 0,
+                "maxcpu": status["cpus"],
+                "memhost": status["mem"],
+            }
     return states
 
 
 def storage_row(cluster: Cluster, node: str, storage: StorageConfig) -> dict[str, object]:
     """One storage of a node as last broadcast (PVE::API2Tools, extract_storage_stats)."""
-    total, used = cluster.volumes.space(node, storage)
-    return {
+    entry = {
         "id": f"storage/{node}/{storage.name}",
         "type": "storage",
         "storage": storage.name,
         "node": node,
-        "status": "available",
+        "status": "unknown",
         "plugintype": storage.type,
         "content": content_text(storage),
         "shared": int(storage.shared),
-        "maxdisk": total,
-        "disk": used,
     }
+    if told(cluster, node) is None:
+        return entry
+    total, used = cluster.volumes.space(node, storage)
+    return {**entry, "status": "available", "maxdisk": total, "disk": used}
 
 
 def guest_usage(cluster: Cluster, node: str, vmid: int, config: GuestConfig) -> Usage | None:
