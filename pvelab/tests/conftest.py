@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lab_harness import Lab
 
 from pvelab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
 from pvelab.conformance.contract import ACCOUNT
+from pvelab.release import DEFAULT
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
 from pvelab.testing import pvelab, pvelab_session  # noqa: F401 - as the plugin, where pvelab is not installed
 
 
-@pytest.fixture(scope="session")
-def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def _lab(folder: Path, pve: str = DEFAULT) -> Iterator[Lab]:
     runtime = SimulatedRuntime()
     storages = (
         *DEFAULT_STORAGES,
@@ -24,7 +25,7 @@ def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         StorageConfig("away", "lvmthin", frozenset({"rootdir", "images"}), nodes=frozenset({"pve2"})),
     )
     config = LabConfig(
-        tmp_path_factory.mktemp("lab"),
+        folder,
         runtime,
         nodes=("pve", "pve2"),
         storages=storages,
@@ -33,6 +34,7 @@ def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         create_lock_timeout=0.2,
         broadcast_interval=0,
         account=ACCOUNT,
+        pve=pve,
     )
     with LabServer(config) as server:
         write_template(config.template_dir("pve"))
@@ -41,7 +43,24 @@ def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         lab.close()
 
 
+@pytest.fixture(scope="session")
+def _session_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    yield from _lab(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="session")
+def _session_lab_8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    yield from _lab(tmp_path_factory.mktemp("lab8"), "8")
+
+
 @pytest.fixture
 def lab(_session_lab: Lab) -> Lab:
     _session_lab.reset()
     return _session_lab
+
+
+@pytest.fixture
+def lab_8(_session_lab_8: Lab) -> Lab:
+    """The same as Proxmox VE 8."""
+    _session_lab_8.reset()
+    return _session_lab_8

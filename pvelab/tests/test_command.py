@@ -78,6 +78,27 @@ def test_a_lab_in_another_form_is_told(folder: Path) -> None:
     assert done.stderr == "lab: the lab is up with 1 node(s): pvelab down first\n"
 
 
+def test_a_release_is_chosen_when_the_lab_is_made(folder: Path, tmp_path: Path) -> None:
+    assert ask(folder, "/version").json()["data"]["release"] == "9.2"
+    assert pvelab(folder, "up", "--no-containers", "--pve", "8").stderr == (
+        "lab: the lab is up as Proxmox VE 9: pvelab down first\n"
+    )
+    old = tmp_path / "old"
+    assert pvelab(old, "up", "--no-containers", "--pve", "8").returncode == 0
+    try:
+        assert ask(old, "/version").json()["data"]["release"] == "8.4"
+        assert pvelab(old, "down").returncode == 0
+        other = pvelab(old, "up", "--no-containers", "--pve", "9")
+        assert (other.returncode, other.stderr) == (
+            1,
+            "lab: the lab was made as Proxmox VE 8 (pvelab destroy removes it)\n",
+        )
+        assert pvelab(old, "up", "--no-containers").returncode == 0
+        assert ask(old, "/version").json()["data"]["release"] == "8.4"
+    finally:
+        assert pvelab(old, "destroy").returncode == 0
+
+
 def test_faults_are_set_listed_and_cleared(folder: Path) -> None:
     rule = ("error", "--path", "/version$", "--status", "596", "--text", "Connection timed out", "--count", "0")
     assert pvelab(folder, "faults", "add", *rule).stdout.strip().isdigit()

@@ -147,7 +147,7 @@ def test_no_secret_reaches_the_report(
         {"as": "root-token", "call": "GET /version"},
     ]
     table = [{"id": str(number), "facts": "1", "data": "x", **case} for number, case in enumerate(cases)]
-    monkeypatch.setattr(contract, "cases", lambda _template: table)
+    monkeypatch.setattr(contract, "cases", lambda _template, _pve="9": table)
     told: list[str] = []
     add, log_in = node.server.cluster.access.add_token, node.server.cluster.access.login
 

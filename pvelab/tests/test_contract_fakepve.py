@@ -41,6 +41,7 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {
     "the lab: required keys come before the others in the normal form (facts 2.3)": (
         "create-mp-not-normalised-with-defaults",
         "allocate-on-put",
+        "mount-keepattrs",
         "protected-resize",
         "root-may-bind-mount-with-all-options",
     ),

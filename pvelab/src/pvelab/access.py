@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pvelab.errors import ApiError, denied
+from pvelab.release import DEFAULT, RELEASES, Release
 
 ROOT = "root@pam"
 REALMS = {"pam": "Linux PAM standard authentication", "pve": "Proxmox VE authentication server"}
@@ -27,58 +28,53 @@ REALMS = {"pam": "Linux PAM standard authentication", "pve": "Proxmox VE authent
 Privileges = dict[str, int]
 """Privilege -> propagate flag; 0 still means granted (facts proxmox 12)."""
 
-_AUDIT = ("Datastore.Audit", "Mapping.Audit", "Pool.Audit", "SDN.Audit", "Sys.Audit", "VM.Audit", "VM.GuestAgent.Audit")
-_VM_CONFIG = tuple(
-    f"VM.Config.{name}" for name in ("CDROM", "CPU", "Cloudinit", "Disk", "HWType", "Memory", "Network", "Options")
-)
-_VM_USER = (
-    *("VM.Audit", "VM.Backup", "VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.GuestAgent.Audit"),
-    "VM.PowerMgmt",
-)
-_VM_ADMIN = (
-    *_VM_CONFIG,
-    *("VM.Allocate", "VM.Audit", "VM.Backup", "VM.Clone", "VM.Console", "VM.Migrate", "VM.PowerMgmt", "VM.Replicate"),
-    *("VM.Snapshot", "VM.Snapshot.Rollback", "VM.GuestAgent.Audit", "VM.GuestAgent.FileRead"),
-    *("VM.GuestAgent.FileSystemMgmt", "VM.GuestAgent.FileWrite", "VM.GuestAgent.Unrestricted"),
-)
-_ADMIN = (
-    *_VM_ADMIN,
-    *_AUDIT,
-    *("Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Group.Allocate"),
-    *("Mapping.Modify", "Mapping.Use", "Pool.Allocate", "Realm.AllocateUser", "SDN.Allocate", "SDN.Use"),
-    *("Sys.Console", "Sys.Syslog", "User.Modify"),
-)
-PRIVILEGES = frozenset(
-    {
-        *_ADMIN,
-        "Permissions.Modify",
-        "Realm.Allocate",
-        "Sys.AccessNetwork",
-        "Sys.Incoming",
-        "Sys.Modify",
-        "Sys.PowerMgmt",
-    }
-)
-BUILTIN_ROLES: dict[str, frozenset[str]] = {
-    "NoAccess": frozenset(),
-    "Administrator": PRIVILEGES,
-    "PVEAdmin": frozenset(_ADMIN),
-    "PVEAuditor": frozenset(_AUDIT),
-    "PVEDatastoreAdmin": frozenset(
-        ("Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit")
-    ),
-    "PVEDatastoreUser": frozenset(("Datastore.AllocateSpace", "Datastore.Audit")),
-    "PVEMappingUser": frozenset(("Mapping.Audit", "Mapping.Use")),
-    "PVEPoolAdmin": frozenset(("Pool.Allocate", "Pool.Audit")),
-    "PVEPoolUser": frozenset(("Pool.Audit",)),
-    "PVESDNAdmin": frozenset(("SDN.Allocate", "SDN.Audit", "SDN.Use")),
-    "PVESDNUser": frozenset(("SDN.Audit", "SDN.Use")),
-    "PVESysAdmin": frozenset(("Sys.Audit", "Sys.Console", "Sys.Syslog")),
-    "PVETemplateUser": frozenset(("VM.Audit", "VM.Clone")),
-    "PVEUserAdmin": frozenset(("Group.Allocate", "Realm.AllocateUser", "User.Modify")),
-    "PVEVMAdmin": frozenset(_VM_ADMIN),
-    "PVEVMUser": frozenset(_VM_USER),
+_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "VM": {
+        "admin": (
+            *("VM.Config.Disk", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.Network", "VM.Config.HWType"),
+            *("VM.Config.Options", "VM.Allocate", "VM.Clone", "VM.Migrate", "VM.Snapshot", "VM.Snapshot.Rollback"),
+        ),
+        "user": ("VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.Backup", "VM.PowerMgmt"),
+        "audit": ("VM.Audit",),
+    },
+    "Sys": {
+        "root": ("Sys.PowerMgmt", "Sys.Modify", "Sys.Incoming", "Sys.AccessNetwork"),
+        "admin": ("Sys.Console", "Sys.Syslog"),
+        "audit": ("Sys.Audit",),
+    },
+    "Datastore": {
+        "admin": ("Datastore.Allocate", "Datastore.AllocateTemplate"),
+        "user": ("Datastore.AllocateSpace",),
+        "audit": ("Datastore.Audit",),
+    },
+    "SDN": {"admin": ("SDN.Allocate", "SDN.Audit"), "user": ("SDN.Use",), "audit": ("SDN.Audit",)},
+    "User": {"root": ("Realm.Allocate",), "admin": ("User.Modify", "Group.Allocate", "Realm.AllocateUser")},
+    "Pool": {"admin": ("Pool.Allocate",), "user": ("Pool.Audit",), "audit": ("Pool.Audit",)},
+    "Mapping": {"admin": ("Mapping.Modify",), "user": ("Mapping.Use",), "audit": ("Mapping.Audit",)},
 }
+"""Who of a category has which privilege (PVE::AccessControl, privgroups)."""
+
+
+def builtin_roles(release: Release) -> dict[str, frozenset[str]]:
+    """The roles that every node of a release has (PVE::AccessControl, create_roles); Administrator has all there is."""
+    more = {"VM": {"admin": release.vm_admin, "user": release.vm_user, "audit": release.vm_audit}}
+    roles: dict[str, set[str]] = {"PVEAdmin": set(), "PVEAuditor": set(), "Administrator": {"Permissions.Modify"}}
+    for category, groups in _GROUPS.items():
+        root, admin, user, audit = (
+            {*groups.get(rank, ()), *more.get(category, {}).get(rank, ())}
+            for rank in ("root", "admin", "user", "audit")
+        )
+        roles[f"PVE{category}Admin"] = admin | user | audit
+        roles["PVEAdmin"] |= admin | user | audit
+        roles["PVEAuditor"] |= audit
+        roles["Administrator"] |= root | admin | user | audit
+        if user:
+            roles[f"PVE{category}User"] = user | audit
+    roles["PVEAdmin"].discard("Mapping.Modify")
+    roles["PVETemplateUser"] = {"VM.Clone", "VM.Audit"}
+    roles["NoAccess"] = set()
+    return {name: frozenset(privileges) for name, privileges in roles.items()}
+
 
 DEFAULT_PATHS = ("/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms")
 
@@ -175,12 +171,14 @@ def is_acl_path(path: str) -> bool:
 class Access:
     """The access control of one cluster. Thread-safe; every change is on disk when the call returns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, release: Release = RELEASES[DEFAULT]) -> None:
         self._path = path
+        self.builtin = builtin_roles(release)
+        self.privileges = self.builtin["Administrator"]
         self._lock = threading.RLock()
         self.users: dict[str, User] = {}
         self.groups: dict[str, str | None] = {}
-        self.roles: dict[str, frozenset[str]] = dict(BUILTIN_ROLES)
+        self.roles: dict[str, frozenset[str]] = dict(self.builtin)
         self.acl: list[AclEntry] = []
         self.pools: dict[str, Pool] = {}
         self._ticket_key = ""
@@ -192,7 +190,7 @@ class Access:
         """Be as in a new lab: root@pam without a password, the built-in roles, and no ticket of before."""
         with self._lock:
             self._path.unlink(missing_ok=True)
-            self.groups, self.roles, self.acl, self.pools = {}, dict(BUILTIN_ROLES), [], {}
+            self.groups, self.roles, self.acl, self.pools = {}, dict(self.builtin), [], {}
             self._load()
 
     def _load(self) -> None:
@@ -208,7 +206,7 @@ class Access:
             for name, entry in state["users"].items()
         }
         self.groups = dict(state["groups"])
-        self.roles = {**BUILTIN_ROLES, **{name: frozenset(privs) for name, privs in state["roles"].items()}}
+        self.roles = {**self.builtin, **{name: frozenset(privs) for name, privs in state["roles"].items()}}
         self.acl = [AclEntry(**entry) for entry in state["acl"]]
         self.pools = {name: Pool(**entry) for name, entry in state["pools"].items()}
 
@@ -218,7 +216,7 @@ class Access:
                 "ticket_key": self._ticket_key,
                 "users": {name: asdict(user) for name, user in self.users.items()},
                 "groups": self.groups,
-                "roles": {name: sorted(privs) for name, privs in self.roles.items() if name not in BUILTIN_ROLES},
+                "roles": {name: sorted(privs) for name, privs in self.roles.items() if name not in self.builtin},
                 "acl": [asdict(entry) for entry in self.acl],
                 "pools": {name: asdict(pool) for name, pool in self.pools.items()},
             }
@@ -412,7 +410,7 @@ class Access:
             token = user.tokens.get(tokenid) if user else None
             if user is None or not self._active(user.enable, user.expire) or (tokenid and token is None):
                 return {}
-            of_user = dict.fromkeys(PRIVILEGES, 1) if userid == ROOT else self._acl_privileges(userid, path)
+            of_user = dict.fromkeys(self.privileges, 1) if userid == ROOT else self._acl_privileges(userid, path)
             if token is None or not token.privsep:
                 return of_user
             own = self._acl_privileges(authid, path)

@@ -27,6 +27,7 @@ from pvelab.extension import Extension, Plain
 from pvelab.faults import KINDS, FaultControl, Rule
 from pvelab.instance import Lab, LabError, Ready
 from pvelab.network import Network
+from pvelab.release import DEFAULT, RELEASES
 from pvelab.template import NEWER, debian_packages, ensure_template
 
 UP_DEADLINE = 60.0
@@ -55,6 +56,8 @@ def up(extension: Extension[Any], lab: Lab, options: argparse.Namespace) -> None
             return
         if nodes is not None:
             lab.set_node_count(nodes)
+        if options.pve is not None:
+            lab.set_release(options.pve)
         lab.add_storages(options.storage)
         if containers:
             # Here rather than in the daemon, so that one sees what takes time.
@@ -75,6 +78,8 @@ def _lacks(extension: Extension[Any], lab: Lab, ready: Ready, options: argparse.
         return "in its other form (with or without containers)"
     if options.nodes is not None and options.nodes != len(lab.nodes):
         return f"with {len(lab.nodes)} node(s)"
+    if options.pve not in (None, lab.pve):
+        return f"as Proxmox VE {lab.pve}"
     if lacking := [name for name, kind in options.storage if lab.more_storages.get(name) != kind]:
         return f"without storage {', '.join(lacking)}"
     if options.debian_13 and ready.template_newer is None:
@@ -360,6 +365,9 @@ def main(arguments: Sequence[str] | None = None, extension: Extension[Any] | Non
         )
     made["up"].add_argument(
         "--nodes", type=int, choices=range(1, 6), metavar="N", help="how many nodes it has (default: as it was made, 1)"
+    )
+    made["up"].add_argument(
+        "--pve", choices=sorted(RELEASES), help=f"the release of Proxmox VE (default: as it was made, {DEFAULT})"
     )
     made["up"].add_argument("--debian-13", action="store_true", help="build the template of Debian 13 as well")
     made["up"].add_argument(

@@ -149,7 +149,7 @@ class Cluster:
                     config.storage_dir(node, storage.name).mkdir(parents=True, exist_ok=True)
                     if "vztmpl" in storage.content:
                         config.template_dir(node, storage.name).mkdir(parents=True, exist_ok=True)
-        self.access = Access(config.state_dir / "access.json")
+        self.access = Access(config.state_dir / "access.json", config.release)
         self.tasks = Tasks(config.task_dir)
         self.volumes = Volumes(config, self.runtime)
         self.locks = GuestLocks()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pvelab.release import DEFAULT, RELEASES, Release
+
 if TYPE_CHECKING:
     from pvelab.runtime import Runtime
 
@@ -87,8 +89,9 @@ class LabConfig:
     ``port`` 0 takes any free one. ``auth_delay`` is how long a 401 is held back, in seconds (facts proxmox 0).
     ``lock_timeout`` and ``create_lock_timeout`` are how long a call waits for a guest's lock (facts proxmox 13).
     ``broadcast_interval`` is how old, in seconds, the states in ``/cluster/resources`` may be (facts proxmox 12).
-    ``control`` opens the fault socket ``<state_dir>/control.sock``. ``vnets``: each with its
-    zone of a software-defined network; here a guest on one is on the same wire as those on a bridge.
+    ``pve`` is the release, one of :data:`pvelab.release.RELEASES`. ``control`` opens the fault socket
+    ``<state_dir>/control.sock``. ``vnets``: each with its zone of a software-defined network; here a guest on one is
+    on the same wire as those on a bridge.
     """
 
     state_dir: Path
@@ -106,7 +109,12 @@ class LabConfig:
     broadcast_interval: float = 10.0
     control: bool = True
     account: Account = field(default_factory=Account)
-    version: str = field(default="9.2.11")
+    pve: str = DEFAULT
+
+    @property
+    def release(self) -> Release:
+        """What it is a lab of; KeyError for one that it can't be."""
+        return RELEASES[self.pve]
 
     @property
     def zones(self) -> dict[str, str]:

@@ -100,6 +100,7 @@ def _serve(
         state_dir=lab.state_dir,
         runtime=runtime,
         nodes=lab.nodes,
+        pve=lab.pve,
         storages=storages_for(lab.nodes, lab.more_storages),
         port=lab.last_port(),
         bridge_mtu=mtu,

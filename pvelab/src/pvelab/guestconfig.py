@@ -275,12 +275,17 @@ def _apply_hot(cluster: Cluster, node: str, vmid: int, config: GuestConfig, only
                 config.pending.options[key] = normal_network(config.pending.options[key], key)
             elif key.startswith("mp"):
                 _apply_mount(cluster, node, vmid, config, key, running=True)
-            elif not (key in _CGROUP or (key.startswith("dev") and key not in config.options) or is_unused(key)):
+            elif not (key in _CGROUP or is_unused(key) or _is_new_device(cluster, config, key)):
                 raise _SkipError
 
         if _collect(errors, key, f"unable to hotplug {key}: ", change):
             config.options[key] = config.pending.options.pop(key)
     return errors
+
+
+def _is_new_device(cluster: Cluster, config: GuestConfig, key: str) -> bool:
+    """Whether a devN can be plugged in now."""
+    return cluster.config.release.hotplugs_devices and key.startswith("dev") and key not in config.options
 
 
 def _apply_mount(cluster: Cluster, node: str, vmid: int, config: GuestConfig, key: str, *, running: bool) -> None:

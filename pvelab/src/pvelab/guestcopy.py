@@ -186,15 +186,10 @@ _WORDS = {True: "full clone of mountpoint", False: "linked clone of mount point"
 def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping[str, str]) -> str:
     """Task ``vzclone``: every volume is copied into one of the new guest's own, foreign ones too."""
     new, pool, storage = int(params["newid"]), params.get("pool"), params.get("storage")
-    snapshot = params.get("snapname")
-    if pool is not None and pool not in cluster.access.pools:
+    snapshot, access = params.get("snapname"), cluster.access
+    if pool is not None and pool not in access.pools:
         raise denied(f"pool '{pool}' does not exist")
-    access = cluster.access
-    if not (
-        access.allows(who, f"/vms/{new}", ["VM.Allocate"])
-        or (pool is not None and access.allows(who, f"/pool/{pool}", ["VM.Allocate"]))
-    ):
-        raise denied(f"/vms/{new}, VM.Allocate")
+    access.check_guest(who, new, ["VM.Allocate"], pool=pool)
     if storage is not None:
         access.check(who, f"/storage/{storage}", ["Datastore.AllocateSpace"])
         cluster.volumes.for_containers(storage, node)
@@ -204,7 +199,7 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
     if not full and storage is not None:
         raise die("parameter 'storage' not allowed for linked clones")
     if full and cluster.is_running(node, vmid) and snapshot is None:
-        raise die("Full clone of a running container is only possible from a snapshot")
+        raise die(cluster.config.release.clone_of_running)
     if snapshot is not None:
         if snapshot not in config.snapshots:
             raise die(f"snapshot '{snapshot}' does not exist")
@@ -221,7 +216,8 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
 
     def worker(task: Task) -> None:
         made: list[str] = []
-        task.line(f"creating a clone of container {vmid} with ID {new}")
+        if cluster.config.release.names_clone:
+            task.line(f"creating a clone of container {vmid} with ID {new}")
         try:
             with cluster.locked(vmid), cluster.locked(new):
                 target = _cloned_options(cluster.load(node, vmid), new, params)
@@ -233,7 +229,7 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
                     made.append(copied)
                     size = format_size(cluster.volumes.size(node, copied))
                     target.options[key] = guestconfig.print_mount(key, {**mount, "volume": copied, "size": size})
-                guestlife.warn_of_nesting(target, task)
+                guestlife.warn_of_nesting(cluster, target, task)
                 cluster.store(node, new, target)
         except (ApiError, RuntimeFault) as error:
             guestlife.undo_creation(cluster, node, new, made, task)

@@ -46,8 +46,9 @@ def create(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
     """POST /nodes/{node}/lxc with a template: checks in the order of facts proxmox 2.1, then task ``vzcreate``."""
     vmid = int(params["vmid"])
     options = guestconfig.normal_options({k: v for k, v in params.items() if k not in _CREATE_ONLY})
-    unprivileged = options.setdefault("unprivileged", "1") == "1"
-    if not unprivileged:
+    release = cluster.config.release
+    unprivileged = options.setdefault("unprivileged", str(int(release.unprivileged))) == "1"
+    if not unprivileged and release.unprivileged:
         cluster.access.check(who, "/", ["Sys.Modify"])
     if "ha-managed" in params and params["ha-managed"] == "1":
         cluster.access.check(who, "/", ["Sys.Console"])
@@ -185,7 +186,7 @@ def _unpack(cluster: Cluster, creation: _Creation, config: GuestConfig, task: Ta
     task.line(f"extracting archive '/var/lib/vz/template/cache/{archive.name}'")
     spec = cluster.spec(node, creation.vmid, config)
     cluster.runtime.unpack(spec, archive, creation.setup, task.line)
-    warn_of_nesting(config, task)
+    warn_of_nesting(cluster, config, task)
     task.line(f"Detected container architecture: {config.options['arch']}")
 
 
@@ -238,14 +239,14 @@ def boot(cluster: Cluster, node: str, vmid: int, task: Task) -> None:
     _check_modes(cluster, node, vmid, config)
     cluster.runtime.start(cluster.spec(node, vmid, config), task.line)
     cluster.running(node)  # note that it runs, so that its end is noticed
-    warn_of_nesting(config, task)
+    warn_of_nesting(cluster, config, task)
 
 
-def warn_of_nesting(config: GuestConfig, task: Task) -> None:
+def warn_of_nesting(cluster: Cluster, config: GuestConfig, task: Task) -> None:
     """At create, clone and start (pve-container, PVE::LXC::Setup, check_systemd_nesting)."""
     nesting = parse_property_string(FEATURES, config.get("features") or "").get("nesting") == "1"
     systemd = _SYSTEMD.get(config.get("ostype") or "", 0)
-    if not nesting and systemd > 241:
+    if not nesting and systemd > 241 and cluster.config.release.warns_of_nesting:
         task.warn(f"Systemd {systemd} detected. You may need to enable nesting.")
 
 
@@ -432,7 +433,7 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
         volume = cluster.volumes.parse(volid)
         if volume.owner != vmid:
             # The text of a Perl die without a line end.
-            place = "/usr/share/perl5/PVE/API2/LXC.pm line 2386"
+            place = f"/usr/share/perl5/PVE/API2/LXC.pm line {cluster.config.release.resize_line}"
             raise die(f"can't resize mount point owned by another container ({volume.owner}) at {place}.")
         cluster.access.check(who, f"/storage/{volume.storage.name}", ["Datastore.AllocateSpace"])
         cluster.volumes.find(node, volid)

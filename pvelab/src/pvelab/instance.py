@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
 from pvelab.place import LabError, Place
+from pvelab.release import DEFAULT
 
 MARKER = "THIS-IS-A-LAB"
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file
@@ -96,6 +97,18 @@ class Lab:
             if any((self.state_dir / "nodes" / node / "lxc").glob("[0-9]*.conf")):
                 raise LabError(f"node {node} has guests: it can't be left out ({self.command} destroy removes them)")
         (self.state_dir / "node-count").write_text(f"{count}\n")
+
+    @property
+    def pve(self) -> str:
+        """The release that it is a lab of, one of :data:`pvelab.release.RELEASES`."""
+        file = self.state_dir / "release"
+        return file.read_text().strip() if file.exists() else DEFAULT
+
+    def set_release(self, pve: str) -> None:
+        """Be of a release from the first start on; LabError when it was made as another."""
+        if (self.state_dir / "access.json").exists() and pve != self.pve:
+            raise LabError(f"the lab was made as Proxmox VE {self.pve} ({self.command} destroy removes it)")
+        (self.state_dir / "release").write_text(f"{pve}\n")
 
     @property
     def more_storages(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pvelab.access import Identity
 from pvelab.cluster import Cluster
 from pvelab.errors import ApiError, bad_param, denied, die
-from pvelab.schema import Prop, Schema, config_id, node_name, pool_id, storage_id, validate, vmid
+from pvelab.schema import Prop, Schema, config_id, node_name, pool_id, storage_id, validate, vmid, without
 
 
 @dataclass
@@ -113,7 +113,9 @@ def on_path(path: str, *privileges: str, any_of: bool = False) -> Check:
 
 
 class Router:
-    def __init__(self) -> None:
+    def __init__(self, unknown: frozenset[str] = frozenset()) -> None:
+        """``unknown``: parameters, and keys in them, that no method takes."""
+        self._unknown = unknown
         self._by_shape: dict[tuple[str, int], list[tuple[re.Pattern[str], Method]]] = {}
 
     def add(
@@ -135,7 +137,8 @@ class Router:
         )
 
         def register(handler: Handler) -> Handler:
-            method = Method(verb, template, handler, schema, check, allow_token, public)
+            known = without(schema, self._unknown) if self._unknown else schema
+            method = Method(verb, template, handler, known, check, allow_token, public)
             shape = (verb, template.count("/"))
             self._by_shape.setdefault(shape, []).append((re.compile(pattern), method))
             return handler

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pvelab.errors import bad_params
@@ -45,6 +45,18 @@ class Prop:
 
 
 Schema = Mapping[str, Prop]
+
+
+def without(schema: Schema, unknown: frozenset[str]) -> dict[str, Prop]:
+    """The schema of a release that does not know some parameters and keys of property strings."""
+    return {
+        name: replace(prop, format=replace(prop.format, keys=without(prop.format.keys, unknown)))
+        if isinstance(prop.format, PropertyFormat)
+        else prop
+        for name, prop in schema.items()
+        if name not in unknown
+    }
+
 
 _INTEGER = re.compile(r"-?\d+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")

@@ -72,7 +72,7 @@ class LabServer:
         self.ca_file = certificates.ca_file
         self.cluster.fingerprint = certificates.fingerprint
         self._certificates = certificates
-        self._router = build_router()
+        self._router = build_router(config.release)
         self._pool = ThreadPoolExecutor(max_workers=128, thread_name_prefix="lab-api")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

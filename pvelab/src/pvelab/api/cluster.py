@@ -29,8 +29,8 @@ def register(router: Router) -> None:
 
 
 def version(call: Call) -> object:
-    release = call.cluster.config.version
-    return {"version": release, "release": release.rpartition(".")[0], "repoid": "0c5b1d0a7f6e2b41"}
+    release = call.cluster.config.release
+    return {"version": release.version, "release": release.name, "repoid": "0c5b1d0a7f6e2b41"}
 
 
 def next_id(call: Call) -> object:

@@ -251,13 +251,14 @@ def update(call: Call) -> object:
         check_deletions(
             cluster, call.who, number, [*delete, *revert], current=loaded.options, unprivileged=unprivileged
         )
+        known = set(GUEST_OPTIONS) - cluster.config.release.unknown
         for key in delete:
             if key in options:
                 raise bad_param("delete", f"you can't use '-{key}' and -delete {key}' at the same time")
-            if key not in GUEST_OPTIONS:
+            if key not in known:
                 raise bad_param("delete", f"unknown option '{key}'")
         for key in revert:
-            if key not in GUEST_OPTIONS:
+            if key not in known:
                 raise bad_param("revert", f"unknown option '{key}'")
         check_options(cluster, call.who, number, options, current=loaded.options, unprivileged=unprivileged)
         guestconfig.update(cluster, node, number, loaded, options=options, delete=delete, revert=revert)

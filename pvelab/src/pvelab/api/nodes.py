@@ -6,6 +6,7 @@ import os
 import time
 
 from pvelab import backup, startall
+from pvelab.api.cluster import version
 from pvelab.api.shapes import node_row
 from pvelab.routing import Call, Router, anybody, in_method, on_path
 from pvelab.schema import Prop, split_list, storage_id, vmid, vmid_list
@@ -90,11 +91,6 @@ def _load() -> dict[str, object]:
     }
 
 
-def version(call: Call) -> object:
-    release = call.cluster.config.version
-    return {"version": release, "release": release.rpartition(".")[0], "repoid": "0c5b1d0a7f6e2b41"}
-
-
 def machines(call: Call) -> object:
     """The virtual machines: names only, and none ever runs here."""
     return [
@@ -115,7 +111,7 @@ def status(call: Call) -> object:
         "memory": {"total": load["maxmem"], "used": load["mem"]},
         "cpuinfo": {"cpus": load["maxcpu"], "cores": load["maxcpu"], "sockets": 1},
         "kversion": f"{os.uname().sysname} {os.uname().release}",
-        "pveversion": f"pve-manager/{call.cluster.config.version}/0c5b1d0a7f6e2b41",
+        "pveversion": f"pve-manager/{call.cluster.config.release.version}/0c5b1d0a7f6e2b41",
     }
 
 

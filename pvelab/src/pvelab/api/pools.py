@@ -91,6 +91,11 @@ def create(call: Call) -> None:
     access, name = call.cluster.access, call.params["poolid"]
     if name in access.pools:
         raise die(f"create pool failed: pool '{name}' already exists")
+    parent, _, leaf = name.rpartition("/")
+    if parent and parent not in access.pools:
+        raise die(f"create pool failed: parent '{parent}' of pool '{name}' does not exist")
+    if call.cluster.config.release.pool_letter and not leaf[0].isalpha():
+        raise die("create pool failed: pool name must start with a letter")
     access.pools[name] = Pool(comment=call.get("comment"))
     access.save()
 

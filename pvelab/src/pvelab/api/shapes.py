@@ -66,8 +66,9 @@ def _states(cluster: Cluster, node: str) -> States:
                 **state,
                 "template": 1 if config.flag("template") else 0,
                 "maxcpu": status["cpus"],
-                "memhost": status["mem"],
             }
+            if cluster.config.release.host_memory:
+                states[number]["memhost"] = status["mem"]
     return states
 
 
@@ -125,5 +126,6 @@ def guest_status(cluster: Cluster, node: str, vmid: int, config: GuestConfig, *,
         entry["template"] = 1
     if usage is not None:
         entry["pid"] = usage.pid
-        entry.update(dict.fromkeys((*_PRESSURE, *_PRESSURE_MEMORY), 0))
+        if cluster.config.release.pressure:
+            entry.update(dict.fromkeys((*_PRESSURE, *_PRESSURE_MEMORY), 0))
     return entry

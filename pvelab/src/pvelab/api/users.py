@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pvelab.access import BUILTIN_ROLES, PRIVILEGES, REALMS, ROOT, Token, User, is_acl_path, normalise_path
+from pvelab.access import REALMS, ROOT, Token, User, is_acl_path, normalise_path
 from pvelab.errors import ApiError, bad_param, bad_params, denied, die
 from pvelab.routing import Call, Router, anybody, on_path
 from pvelab.schema import Prop, config_id, split_list, token_id_list, user_id
@@ -315,10 +315,10 @@ def token_delete(call: Call) -> None:
 # --- roles and groups ---
 
 
-def _privileges(text: str) -> frozenset[str]:
+def _privileges(call: Call, text: str) -> frozenset[str]:
     names = split_list(text)
     for name in names:
-        if name not in PRIVILEGES:
+        if name not in call.cluster.access.privileges:
             raise bad_param("privs", f"invalid format - invalid privilege '{name}'\n")
     return frozenset(names)
 
@@ -332,14 +332,14 @@ def _find_role(call: Call) -> frozenset[str]:
 
 def role_list(call: Call) -> object:
     return [
-        {"roleid": name, "privs": ",".join(sorted(privileges)), "special": int(name in BUILTIN_ROLES)}
+        {"roleid": name, "privs": ",".join(sorted(privileges)), "special": int(name in call.cluster.access.builtin)}
         for name, privileges in sorted(call.cluster.access.roles.items())
     ]
 
 
 def role_create(call: Call) -> None:
     access, name = call.cluster.access, call.params["roleid"]
-    privileges = _privileges(call.get("privs") or "")
+    privileges = _privileges(call, call.get("privs") or "")
     if name in access.roles:
         raise die(f"create role failed: role '{name}' already exists")
     if name.upper().startswith("PVE"):
@@ -355,9 +355,9 @@ def role_read(call: Call) -> object:
 def role_update(call: Call) -> None:
     access, name = call.cluster.access, call.params["roleid"]
     current = _find_role(call)
-    if name in BUILTIN_ROLES:
+    if name in call.cluster.access.builtin:
         raise die(f"auto-generated role '{name}' cannot be modified")
-    privileges = _privileges(call.get("privs") or "")
+    privileges = _privileges(call, call.get("privs") or "")
     access.roles[name] = current | privileges if call.flag("append") else privileges
     access.save()
 
@@ -365,7 +365,7 @@ def role_update(call: Call) -> None:
 def role_delete(call: Call) -> None:
     access, name = call.cluster.access, call.params["roleid"]
     _find_role(call)
-    if name in BUILTIN_ROLES:
+    if name in call.cluster.access.builtin:
         raise die(f"auto-generated role '{name}' cannot be deleted")
     del access.roles[name]
     access.acl = [entry for entry in access.acl if entry.role != name]

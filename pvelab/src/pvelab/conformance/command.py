@@ -15,6 +15,7 @@ from pvelab.conformance.client import Client, ClientError
 from pvelab.conformance.names import VMIDS
 from pvelab.conformance.run import NotAllowedError, Options, Run, clean_up, enter
 from pvelab.conformance.world import RefusedError
+from pvelab.release import RELEASES
 
 PASSWORD_VARIABLE = "PVELAB_CONFORMANCE_PASSWORD"  # noqa: S105 - the name of a variable
 SAME, DIFFERENT, REFUSED, UNFINISHED = range(4)
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = reader.parse_args(arguments)
     if given.unlock != given.node:
         reader.error(f"--unlock {given.unlock} is not the node {given.node}")
-    if strange := sorted(set(given.case) - {case["id"] for case in contract.cases("")}):
+    if strange := sorted(set(given.case) - {case["id"] for pve in RELEASES for case in contract.cases("", pve)}):
         reader.error(f"no such case: {', '.join(strange)}")
     first, last = given.vmids
     options = Options(

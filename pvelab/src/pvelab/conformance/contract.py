@@ -20,6 +20,7 @@ A case (``cases/*.yaml``)::
     task: OK                         # exit text of the task that the call returned;  log: [lines it has]
     after: {105: {mp0: null}}        # options in the file; null is absent
     pending: {105: {…}}              # the whole pending section;  sections: {105: {s1: {…}}} for snapshots
+    pve: "9"                         # the one release that it is of;  in8: what is otherwise with Proxmox VE 8
     gone: [105]    kept: [volids]    freed: [volids]    up: [105]    down: [105]
 """
 
@@ -31,6 +32,7 @@ from typing import Any
 import yaml
 
 from pvelab.config import Account
+from pvelab.release import DEFAULT
 
 # The one in C reads the cases ten times as fast; it is not in every build of the library.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -40,7 +42,7 @@ KNOWN = frozenset(
         *("id", "facts", "guests", "running", "volumes", "raw", "acl", "before", "as", "call", "with", "json"),
         *("headers", "status", "reason", "errors", "data", "has", "lacks", "task", "log", "after", "pending"),
         *("sections", "gone", "kept", "freed", "up", "down", "pools", "nodes"),
-        *("raw_body", "errors_like", "body", "members"),
+        *("raw_body", "errors_like", "body", "members", "pve", "in8"),
     )
 )
 
@@ -102,9 +104,11 @@ GUESTS: dict[int, dict[str, str]] = {
 """The guests that cases start from: a cattle, a neighbour and a pet that owns ``vm-999-disk-1``."""
 
 
-def cases(template: str) -> list[dict[str, Any]]:
-    """All cases, in the order of their files; ``template``: the volid of the template that they create from."""
+def cases(template: str, pve: str = DEFAULT) -> list[dict[str, Any]]:
+    """All cases of a release, in the order of their files; ``template``: the volid of the template they create from."""
     folder = importlib.resources.files(__package__) / "cases"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     texts = (file.read_text().replace("$TEMPLATE", template) for file in files)
-    return [case for text in texts for case in yaml.load(text, Loader=LOADER)]  # noqa: S506 - a safe one
+    every = (case for text in texts for case in yaml.load(text, Loader=LOADER))  # noqa: S506 - a safe one
+    other = f"in{pve}"
+    return [{**case, **case.get(other, {})} for case in every if case.get("pve", pve) == pve]

@@ -209,7 +209,7 @@ class Run:
         return left, [name for name in changed if name not in left], problem
 
     def _cases(self) -> list[dict[str, Any]]:
-        found = contract.cases(self._world.names.template)
+        found = contract.cases(self._world.names.template, self._facts.version.partition(".")[0])
         return [case for case in found if not self._options.only or case["id"] in self._options.only]
 
     def _results(self, started: float) -> Iterator[Result]:
