@@ -11,7 +11,7 @@ import pytest
 
 from pvelab.config import storages_for
 from settings.outputs import OUTPUTS
-from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, assert_plain, copied, opened
+from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, assert_plain, copied, good, opened
 
 if TYPE_CHECKING:
     from tests.lifecycle.conftest import Deployed
@@ -74,6 +74,25 @@ def test_up_attaches_before_the_only_start(both_seed: Deployed, with_both: Site)
         "volume": VOLID,
         "agentMode": "none",
     }
+
+
+def test_the_life_of_both_on_proxmox_8(seed: Path, tmp_path: Path) -> None:
+    with opened(copied(seed, tmp_path / "lab"), pve="8") as site:
+        assert site.node.call("GET", "/version")["release"] == "8.4"
+        site.configure(petVolumes=[{"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}])
+        good(site.up("pet"))
+        good(site.up("cattle"))
+        # There the default is a privileged container, of which no token may set a feature (facts proxmox 2.1, 2.2).
+        assert [site.node.config(vmid)["unprivileged"] for vmid in (PET, CATTLE)] == [1, 1]
+        assert site.node.config(CATTLE)["features"] == "nesting=1"
+        assert site.preview("pet").changed == site.preview("cattle").changed == {}
+        site.write_data(VOLID, "what the agent wrote")
+        before = site.data(VOLID)
+        good(site.destroy("cattle"))
+        assert site.node.vmids() == [PET]
+        good(site.up("cattle"))
+        assert site.data(VOLID) == before
+        assert site.node.running(CATTLE)
 
 
 def test_nothing_to_do_is_nothing_done(with_both: Site) -> None:
