@@ -98,9 +98,9 @@ def _task(cluster: Cluster, state: dict[str, object]) -> dict[str, object]:
     keys = ("upid", "node", "starttime", "type", "id", "user", "tokenid")
     shown: dict[str, object] = {key: state[key] for key in keys if key in state}
     if state["status"] == "running":
-        return {**shown, "pid": state["pid"]}
+        return {**shown, "pid": state["pid"], "saved": "0"}
     upid = Upid.parse(str(state["upid"]))
-    return {**shown, "endtime": cluster.tasks.end_time(upid), "status": state["exitstatus"], "saved": 1}
+    return {**shown, "endtime": cluster.tasks.end_time(upid), "status": state["exitstatus"], "saved": "1"}
 
 
 def status(call: Call) -> object:
