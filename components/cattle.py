@@ -51,7 +51,8 @@ class Cattle(pulumi.ComponentResource):
     ) -> None:
         super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
         connection, cattle = stack.connection, stack.cattle
-        claim = Claim(f"{name}-claim", vmid=cattle.vmid, opts=pulumi.ResourceOptions(parent=self))
+        opts = pulumi.ResourceOptions(parent=self)
+        claim = Claim(f"{name}-claim", vmid=cattle.vmid, adopted=stack.claim, opts=opts)
         guest = container(
             f"{name}-container",
             ContainerWish(

@@ -23,24 +23,30 @@ from settings.subjects import explained
 
 
 class Claim(Resource, kind="proxmox:Claim"):
-    """A stack's claim on a VMID. Another VMID is another claim."""
+    """A stack's claim on a VMID. Another VMID is another claim.
+
+    ``adopted``: that of a guest which the state has forgotten; empty: a new one is made.
+    """
 
     claim: pulumi.Output[str]
 
-    def __init__(self, name: str, *, vmid: int, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, {"vmid": vmid, "claim": None}, opts)
+    def __init__(self, name: str, *, vmid: int, adopted: str = "", opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(name, {"vmid": vmid, "claim": None, **({"adopted": adopted} if adopted else {})}, opts)
+        self.adopted_claim = adopted or None
+        """Known in preview, too."""
 
 
-def vmid_proof(connection: Connection, vmid: int, node: str) -> pulumi.ResourceHook:
+def vmid_proof(connection: Connection, vmid: int, node: str, adopted: str | None) -> pulumi.ResourceHook:
     """A hook that refuses the creation of a container whose VMID is somebody else's.
 
     It runs in preview and again right before the create. In the preview of a replacement the
     old guest is still there: then its claim is ours, and the engine deletes it before it creates.
+    ``adopted``: the claim while the engine does not know it yet.
     """
 
     def prove(args: pulumi.ResourceHookArgs) -> None:
         notes = (args.new_inputs or {}).get("description")
-        claim = None if notes is None or isinstance(notes, Unknown) else parse_claim(str(notes))
+        claim = adopted if notes is None or isinstance(notes, Unknown) else parse_claim(str(notes))
         try:
             with Proxmox(connection) as client:
                 prove_vmid_usable(client, vmid, node=node, claim=claim, planning=pulumi.runtime.is_dry_run())

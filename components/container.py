@@ -73,6 +73,7 @@ def container(
 ) -> ContainerLegacy:
     """Declare a container, stopped, with its VMID proved free first."""
     network = wish.network.declared
+    proof = vmid_proof(connection, wish.vmid, wish.node, claim.adopted_claim)
     return ContainerLegacy(
         name,
         {
@@ -103,7 +104,7 @@ def container(
             pulumi.ResourceOptions(
                 ignore_changes=["mountPoints", "started", *wish.network.ignored, *also_ignore],
                 delete_before_replace=True,
-                hooks=pulumi.ResourceHookBinding(before_create=[vmid_proof(connection, wish.vmid, wish.node)]),
+                hooks=pulumi.ResourceHookBinding(before_create=[proof]),
             ),
         ),
     )

@@ -43,7 +43,7 @@ class PetStorage(pulumi.ComponentResource):
         provider = proxmox_provider(connection, dict(os.environ))
         # From the first run on: the engine goes by the flags that are in the state already (pulumi#13428).
         kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
-        claim = Claim(f"{name}-claim", vmid=pet.vmid, opts=kept)
+        claim = Claim(f"{name}-claim", vmid=pet.vmid, adopted=stack.claim, opts=kept)
         guest = container(
             f"{name}-container",
             ContainerWish(

@@ -58,6 +58,7 @@ def pet_check(stack: PetStack, state: OwnState) -> PetCheck:
             for volume in pet.volumes
         ),
         deletions=tuple(RemovalSpec(pet.vmid, volid) for volid in pet.delete_volumes),
+        made=state.complete and not pet.start_empty,
     )
 
 

@@ -70,7 +70,7 @@ def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
     from components.preflight import chosen_template, judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
 
-    state = read_own_state()
+    state = read_own_state(stack.claim)
     # Before all else: what is said of another guest would only confuse.
     _refuse(stack, pet_place_faults(stack, state))
     stack = stack.model_copy(update={"template": chosen_template(stack, state)})
@@ -99,7 +99,7 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     if stack.cattle.volume:
         pet = pet_outputs(stack)
         owner, volume = int(pet["vmid"]), _volume_of(pet, stack)
-    state = read_own_state()
+    state = read_own_state(stack.claim)
     stack = stack.model_copy(update={"template": chosen_template(stack, state)})
     keys, key_faults = public_keys(stack, state)
     host = host_spec(stack, state)

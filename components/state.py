@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pulumi
@@ -17,6 +17,7 @@ _VOLUME_TYPE = "pulumi-python:dynamic/proxmox:Volume"
 _ATTACHMENT_TYPE = "pulumi-python:dynamic/proxmox:VolumeAttachment"
 _POWER_TYPE = "pulumi-python:dynamic/proxmox:Power"
 _HOST_MOUNTS_TYPE = "pulumi-python:dynamic/proxmox:HostMounts"
+_GUARD_TYPE = "pulumi-python:dynamic/proxmox:Guard"
 _PHASE_TYPE = "pulumi-python:dynamic/guest:Phase"
 _CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
 
@@ -28,7 +29,8 @@ class OwnState:
     ``volumes``: the volids of the pet's volumes by the name that the settings give them; ``home``: where a cattle has
     its home, on a ``volume``, the one of ``volid``, or on its ``root`` file system; ``container``: what the plugin last
     told of the container; ``placed``: the host mounts of an earlier run, as the resource keeps them, None when there
-    was no such resource; ``phases``: the outputs of the agent's phases, by the resource's name.
+    was no such resource; ``phases``: the outputs of the agent's phases, by the resource's name; ``complete``: whether a
+    pet was made to its end.
     """
 
     claim: str | None = None
@@ -39,6 +41,7 @@ class OwnState:
     container: Mapping[str, Any] = field(default_factory=dict)
     placed: tuple[Mapping[str, Any], ...] | None = None
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    complete: bool = False
 
 
 def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
@@ -68,14 +71,16 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
             placed = tuple(resource["outputs"].get("placed") or ())
         elif resource["type"] == _PHASE_TYPE:
             phases[urn.rsplit("::", 1)[1]] = resource["outputs"]
-    return OwnState(claim, vmid, volumes, home, volid, container, placed, phases)
+    complete = any(resource["type"] == _GUARD_TYPE for resource in resources.values())
+    return OwnState(claim, vmid, volumes, home, volid, container, placed, phases, complete)
 
 
-def read_own_state() -> OwnState:
-    """This stack's state as the last run left it."""
+def read_own_state(adopted: str = "") -> OwnState:
+    """This stack's state as the last run left it. ``adopted``: the claim while the state has none."""
     name = qualified(pulumi.get_stack())
     answer = _ask("pulumi:pulumi:readStackResourceOutputs", {"stackName": name})
-    return own_state_of(answer["outputs"])
+    found = own_state_of(answer["outputs"])
+    return found if found.claim else replace(found, claim=adopted or None)
 
 
 def read_outputs(stack: str) -> Mapping[str, Any]:

@@ -88,6 +88,8 @@ class Subject(StrEnum):
     """A guest of another owner has the number of one that the state knows."""
     MOVED = "moved"
     LEFT_BEHIND = "left behind"
+    LOST = "lost"
+    """A guest with data that was there before is gone."""
     HALF_MADE = "half made"
     """The creation of a guest was cut off."""
 

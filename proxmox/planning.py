@@ -377,6 +377,7 @@ def plan_volume(
     known = _own_volume(volid, volume, spec)
     steps: list[Step] = []
     if found is None:
+        _refuse_two(pet, spec, volid)
         slot = free_slot(pet)
         mount = MountPoint(volid, spec.path, {"backup": "1"})
         steps.append(_remount(pet, cluster, slot, mount, replaces=None))
@@ -397,6 +398,19 @@ def plan_volume(
             _refuse_running_users(cluster, spec, volid)
         steps.append(Grow(pet.vmid, pet.node, slot, volid, known.size, spec.size))
     return VolumePlan(_protected(pet, steps), slot, volid, known.size)
+
+
+def _refuse_two(pet: GuestFacts, spec: VolumeSpec, volid: str) -> None:
+    """Refuse to choose between a recorded volume and one that lies at its path since, as after a restored backup."""
+    for slot, mount in pet.mounts().items():
+        at_path = slot != "rootfs" and normal_path(mount.path) == normal_path(spec.path)
+        if spec.volid is None and at_path and owner_of(mount.volume) == pet.vmid:
+            raise PathTaken(
+                f"CT {pet.vmid} has two volumes for '{spec.name}'",
+                f"{slot} mounts {mount.volume} at {spec.path}, as after a backup was restored, and {volid}, which was "
+                "there before, is there still",
+                f"name the one that has the data in the settings, as the volume's volid: {mount.volume} or {volid}",
+            )
 
 
 def _protected(pet: GuestFacts, steps: Sequence[Step]) -> tuple[Step, ...]:

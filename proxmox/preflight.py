@@ -78,11 +78,15 @@ class GuestCheck:
 
 @dataclass(frozen=True)
 class PetCheck:
-    """A pet, its volumes, and those that shall be deleted."""
+    """A pet, its volumes, and those that shall be deleted.
+
+    made: whether it was there before, so that one which is not there now is lost with its data.
+    """
 
     guest: GuestCheck
     volumes: tuple[VolumeSpec, ...] = ()
     deletions: tuple[RemovalSpec, ...] = ()
+    made: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,9 @@ def pet_faults(check: PetCheck, seen: NodeFacts) -> list[Fault]:
         for spec in check.volumes if seen.volumes is not None else ():
             faults += _refused(Subject.VOLUME, partial(_plan_of, pet, spec, seen))
     elif pet is None:
+        if check.made and not seen.taken:
+            rule = "is gone, and its volumes with it; it would be made again with new, empty ones"
+            faults.append(Fault(Subject.LOST, str(check.guest.vmid), rule, "restore it from a backup"))
         faults += [
             Fault(Subject.VOLUME, spec.volid, "a pet that is to be made cannot have a volume yet", "remove volid")
             for spec in check.volumes

@@ -114,6 +114,16 @@ def _certificates(name: str) -> str:
     return certificates
 
 
+Claim = Annotated[
+    str,
+    or_empty(
+        matching(
+            r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+            "must be a claim, as in the notes of a guest of this stack",
+            'copy what stands there behind "claim:"',
+        )
+    ),
+]
 AbsolutePath = Annotated[str, AfterValidator(absolute_path)]
 PlainPath = Annotated[str, AfterValidator(plain_path)]
 OptionalPlainPath = Annotated[str, or_empty(plain_path)]

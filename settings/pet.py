@@ -51,6 +51,12 @@ class PetSettings(Section):
         "The volumes: name, storage, size in GB, and path on the pet, which identifies the volume there; "
         "volid adopts an existing volume.",
     )
+    start_empty: bool = setting(
+        "petStartEmpty",
+        False,
+        "Whether a pet that was lost is made again, with new, empty volumes. false: pulumi up is refused until it is "
+        "restored. Leave it out afterwards.",
+    )
     delete_volumes: list[Volid] = setting(
         "petDeleteVolumes",
         [],

@@ -25,7 +25,7 @@ from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 from settings.cattle import CattleSettings, HostMountSettings
 from settings.connection import ConnectionSettings, NodeSshSettings
-from settings.kinds import LocalFile, Template, plain_path
+from settings.kinds import Claim, LocalFile, Template, plain_path
 from settings.network import NetworkSettings
 from settings.pet import PetSettings
 from settings.section import (
@@ -69,6 +69,12 @@ class Stack(Section):
         "template",
         "local:vztmpl/debian-12-standard_12.12-1_amd64.tar.zst",
         "The volid of the container template, Debian 12 or 13. Empty: the newest of them on the node, for a new guest.",
+    )
+    claim: Claim = setting(
+        "claim",
+        "",
+        "The claim in the notes of a guest that this stack has made and its state has forgotten: pulumi up adopts that "
+        "guest. scripts/adopt sets it. Empty: a new stack.",
     )
     ssh_private_key_file: LocalFile = setting(
         "sshPrivateKeyFile",

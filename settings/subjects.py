@@ -22,6 +22,7 @@ KEYS: Mapping[Subject, tuple[str, str]] = {
     Subject.HOST_MOUNT: ("", "cattleHostMounts"),
     Subject.ROOT: ("", "cattleHostMounts"),
     Subject.NODE_SSH: ("", "nodeSshHost"),
+    Subject.LOST: ("petVmid", ""),
 }
 """The settings of a pet and of a cattle; empty: there is none."""
 
@@ -30,10 +31,11 @@ REMEDIES: Mapping[Subject, str] = {
     Subject.ROOT: "or let this program do it: set nodeSshHostKey",
     Subject.NODE_SSH: "see nodeSshHost, nodeSshPort, nodeSshUser, nodeSshHostKey and nodeSshKeyFile",
     Subject.OWNER_RUNS: "where its stack has started it, set petStarted back to false and run pulumi up there",
-    Subject.STRANGER: 'or, if it is this stack\'s, import it: docs/operations.md, "Take over a guest"',
+    Subject.STRANGER: 'or, if it is this stack\'s, scripts/adopt, or docs/operations.md, "Take over a guest"',
     Subject.SUCCESSOR: "pulumi state delete, first the power, then the volume attachment, then the container",
     Subject.MOVED: "then pulumi up, which knows it by its claim",
     Subject.LEFT_BEHIND: "pulumi up takes it over again; then pulumi destroy",
+    Subject.LOST: "docs/recovery.md says how; if the data are lost for good: petStartEmpty true, for one pulumi up",
     Subject.HALF_MADE: "then pulumi up",
 }
 """What Pulumi and the settings add to a remedy, as a line of its own: what stands before it may be pasted."""

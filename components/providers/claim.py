@@ -13,7 +13,7 @@ class ClaimProvider(Provider):
         return diff_of([], changed(olds, news, "vmid"))
 
     def create(self, props: Props) -> CreateResult:
-        claim = str(uuid.uuid4())
+        claim = str(props.get("adopted") or uuid.uuid4())
         return CreateResult(id_=claim, outs={"vmid": props["vmid"], "claim": claim})
 
     def delete(self, _id: str, props: Props) -> None:

@@ -183,6 +183,48 @@ def test_a_backup_comes_back_as_new_volumes(lab: Lab) -> None:
     assert forced.reason == "unable to restore CT 107 - protection mode enabled"
 
 
+def test_what_a_backup_takes_of_an_owner_and_of_who_mounts_its_volume(lab: Lab) -> None:
+    """PVE/VZDump.pm exec_backup_task, src/PVE/VZDump/LXC.pm prepare, assemble: mode, what is excluded, the lock."""
+    lab.guest(999, {"mp0": "local-lvm:vm-999-disk-1,mp=/mnt/data,backup=1,size=8G"})
+    lab.guest(105, {"mp0": "local-lvm:vm-999-disk-1,mp=/data,size=8G"})
+    lab.do("POST", "/nodes/pve/lxc/105/status/start")
+    seen: list[str | None] = []
+    copy = lab.runtime.copy_volume
+
+    def watched(source: Path, target: Path) -> None:
+        seen.append(lab.sections(999)[""].get("lock"))
+        copy(source, target)
+
+    lab.runtime.copy_volume = watched  # type: ignore[method-assign]
+    try:
+        told = lab.log(lab.do("POST", "/nodes/pve/vzdump", {"vmid": 999, "storage": "local", "mode": "snapshot"}))
+    finally:
+        lab.runtime.copy_volume = copy  # type: ignore[method-assign]
+    assert seen == ["backup", "backup"]
+    assert "lock" not in lab.sections(999)[""]
+    # A guest that does not run is always backed up in mode stop.
+    assert "INFO: status = stopped" in told
+    assert "INFO: backup mode: stop" in told
+    assert "INFO: including mount point mp0 ('/mnt/data') in backup" in told
+    told = lab.log(lab.do("POST", "/nodes/pve/vzdump", {"vmid": 105, "storage": "local", "mode": "snapshot"}))
+    assert "INFO: backup mode: snapshot" in told
+    assert "INFO: excluding volume mount point mp0 ('/data') from backup (disabled)" in told
+    assert lab.call("GET", "/nodes/pve/lxc/105/status/current", who="root").json()["data"]["status"] == "running"
+
+
+def test_a_restored_guest_has_what_was_excluded_as_an_empty_volume_of_its_own(lab: Lab) -> None:
+    """src/PVE/API2/LXC.pm create_vm: every mount point of the backed-up configuration is made, in it or not."""
+    lab.guest(999)
+    lab.guest(105, {"mp0": "local-lvm:vm-999-disk-1,mp=/data,size=8G"})
+    lab.do("POST", "/nodes/pve/vzdump", {"vmid": 105, "storage": "local", "mode": "stop"})
+    [archive] = lab.call("GET", "/nodes/pve/storage/local/content", {"content": "backup"}, who="root").json()["data"]
+    lab.do("DELETE", "/nodes/pve/lxc/105")
+    restore = {"vmid": 105, "ostemplate": archive["volid"], "restore": 1, "storage": "local-lvm"}
+    lab.do("POST", "/nodes/pve/lxc", restore)
+    assert lab.sections(105)[""]["mp0"].startswith("local-lvm:vm-105-disk-1,mp=/data")
+    assert lab.has_volume("local-lvm:vm-999-disk-1")
+
+
 def test_401_is_held_back(tmp_path: Path) -> None:
     """Facts proxmox 0: the answer is delayed, and only that one."""
     with LabServer(LabConfig(tmp_path / "lab", SimulatedRuntime(), auth_delay=0.4)) as server:

@@ -31,6 +31,7 @@ from provisioning.guest.common import LIBRARY
 from provisioning.plans import run_phase
 from provisioning.ssh import Card, HostKey, SshTarget, connect
 from provisioning.terminal import RAW_LIMIT, Lines, one_line
+from scripts.lib.cli import pulumi_environment
 from settings.kinds import is_loopback
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,15 +73,16 @@ def outputs_of(stack: str) -> dict[str, Any]:
     Address, host key and key file come from the state of the resource. The engine writes outputs at the end of an `up`
     only, and after a failed `up` people need to log in.
     """
-    environment = {**os.environ}
-    environment["PATH"] = f"{ROOT / '.cache' / 'pulumi-cli' / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
-    environment.setdefault("PULUMI_HOME", str(ROOT / ".cache" / "pulumi-home"))
-    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
-        environment.pop(name, None)
     # The export keeps secrets encrypted, and needs no passphrase.
     argv = ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"]
     done = subprocess.run(
-        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=OUTPUTS_SECONDS, check=False
+        argv,
+        cwd=ROOT,
+        env=pulumi_environment(ROOT),
+        capture_output=True,
+        text=True,
+        timeout=OUTPUTS_SECONDS,
+        check=False,
     )
     if done.returncode:
         raise AgentError(f"the state of stack {stack} can't be read:\n{done.stderr.strip()}")

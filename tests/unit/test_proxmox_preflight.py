@@ -131,10 +131,11 @@ def faults_of(table: str, case: dict[str, Any]) -> list[Fault]:
     volume = case.get("volume", {})
     declared = () if volume is None else (replace(PET.volumes[0], **volume),)
     deletions = tuple(RemovalSpec(999, volid) for volid in case.get("deletions", ()))
-    return pet_faults(PetCheck(replace(PET.guest, **guest), declared, deletions), seen_of(case))
+    made = case.get("made", False)
+    return pet_faults(PetCheck(replace(PET.guest, **guest), declared, deletions, made), seen_of(case))
 
 
-KEYS = "guests volumes check attach host root_access volume deletions seen occupants faults"
+KEYS = "guests volumes check attach host root_access volume deletions made seen occupants faults"
 
 
 @pytest.mark.parametrize(("table", "case"), cases("preflight.yaml", "cattle", "pet", keys=KEYS))

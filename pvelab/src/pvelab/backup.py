@@ -1,16 +1,19 @@
-"""Backups of stopped containers and their restore (facts proxmox 10).
+"""Backups of containers and their restore (facts proxmox 10; pve-container 6.1.10, pve-manager 9.2.11).
 
-What is faithful: which volumes are in a backup, names, rights, refusals, and that a restore makes new volumes of the
-restored guest. What is the lab's own: the inside of an archive. It is a small JSON file, and the volumes lie beside it
-as images or folders; a real node cannot read it. A container that runs is only backed up in mode ``stop``.
+What is faithful: which volumes are in a backup, names, rights, refusals, modes, the lock, and that a restore makes new
+volumes of the restored guest. What is the lab's own: the inside of an archive. It is a small JSON file, and the volumes
+lie beside it as images or folders; a real node cannot read it. And the lab takes each volume as it is at one moment. A
+node does so in mode ``snapshot`` only. In mode ``stop``, which a guest that does not run always has, it reads file by
+file what may be mounted in another guest: files that change meanwhile are torn, and tar ends with an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pvelab import guestconfig, guestfile, guestlife
@@ -48,30 +51,60 @@ def backup(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
         archive = cluster.volumes.directory(node, storage) / "dump" / name
         task.line(f"INFO: starting new backup job: vzdump {vmid}")
         task.line(f"INFO: Starting Backup of VM {vmid} (lxc)")
-        task.line(f"INFO: backup mode: {mode}")
-        with cluster.locked(vmid):
+        running = cluster.is_running(node, vmid)
+        task.line(f"INFO: status = {'running' if running else 'stopped'}")
+        with _locked_for_backup(cluster, node, vmid):
+            # Whatever was asked for: a guest that does not run is not frozen, and has no snapshot made.
+            used = mode if running else "stop"
+            task.line(f"INFO: backup mode: {used}")
             config = cluster.load(node, vmid)
-            check_config_lock(config)
-            # In the other modes the volumes are copied beside the running guest, each as it is at one moment.
-            was_running = mode == "stop" and cluster.is_running(node, vmid)
-            if was_running:
+            if "hostname" in config.options:
+                task.line(f"INFO: CT Name: {config.options['hostname']}")
+            stopped = running and used == "stop"
+            if stopped:
+                task.line("INFO: stopping virtual guest")
                 guestlife.power_down(cluster, node, vmid, config, task, timeout=600, force_stop=True)
-                config = cluster.load(node, vmid)
             images = images_of(archive)
             try:
                 images.mkdir(parents=True)
                 kept = _copy_out(cluster, node, config, images, task)
-                archive.write_text(json.dumps({"config": config.main.render(), "volumes": kept}))
+                task.line(f"INFO: creating vzdump archive '{archive}'")
+                archive.write_text(json.dumps({"config": _told(config), "volumes": kept}))
             except BaseException:
                 shutil.rmtree(images, ignore_errors=True)
                 archive.unlink(missing_ok=True)
                 raise
-            if was_running:
-                guestlife.boot(cluster, node, vmid, task)
-        task.line(f"INFO: creating vzdump archive '{archive}'")
+        if stopped:
+            task.line("INFO: restarting vm")
+            guestlife.boot(cluster, node, vmid, task)
         task.line(f"INFO: Finished Backup of VM {vmid}")
 
     return cluster.start_task(node, "vzdump", vmid, who, worker)
+
+
+@contextlib.contextmanager
+def _locked_for_backup(cluster: Cluster, node: str, vmid: int) -> Iterator[None]:
+    """The configuration has ``lock: backup`` meanwhile (VZDump/LXC.pm lock_vm): it is read, and not changed."""
+    with cluster.locked(vmid):
+        config = cluster.load(node, vmid)
+        check_config_lock(config)
+        config.options["lock"] = "backup"
+        cluster.store(node, vmid, config)
+    try:
+        yield
+    finally:
+        with cluster.locked(vmid):
+            config = cluster.load(node, vmid)
+            config.options.pop("lock", None)
+            cluster.store(node, vmid, config)
+
+
+def _told(config: GuestConfig) -> str:
+    """The configuration as the archive has it (VZDump/LXC.pm assemble)."""
+    kept = guestfile.parse(config.main.render())
+    for key in ("lock", "parent"):
+        kept.options.pop(key, None)
+    return kept.main.render()
 
 
 def _copy_out(cluster: Cluster, node: str, config: GuestConfig, images: Path, task: Task) -> list[str]:
@@ -84,8 +117,7 @@ def _copy_out(cluster: Cluster, node: str, config: GuestConfig, images: Path, ta
         elif key != "rootfs" and mount.get("backup") != "1":
             task.line(f"INFO: excluding volume mount point {key} ('{mount['mp']}') from backup (disabled)")
         else:
-            if key != "rootfs":
-                task.line(f"INFO: including mount point {key} ('{mount['mp']}') in backup")
+            task.line(f"INFO: including mount point {key} ('{mount.get('mp', '/')}') in backup")
             cluster.runtime.copy_volume(cluster.volumes.find(node, mount["volume"]), images / key)
             kept.append(key)
     return kept
@@ -144,19 +176,26 @@ def restore(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str
 def _recover(
     cluster: Cluster, node: str, vmid: int, archive: Path, *, storage: str, made: list[str], task: Task
 ) -> GuestConfig:
-    """The backed-up guest with new volumes, each added to ``made``; what was not in the backup is left out."""
+    """The backed-up guest with new volumes, each added to ``made``.
+
+    A volume that was not in the backup comes back empty, as a new one of the guest's own (API2/LXC.pm create_vm: all
+    mount points of the backed-up configuration are made).
+    """
     manifest = json.loads(archive.read_text())
     config = guestfile.parse(manifest["config"])
     for key in [k for k in config.options if k in ("lock", "parent") or k.startswith("unused")]:
         del config.options[key]
     for key, mount in list(mount_points(config.options)):
-        if key not in manifest["volumes"]:
-            del config.options[key]
-            continue
-        size = parse_size(mount["size"]) if "size" in mount else 0
-        new = cluster.volumes.import_image(
-            *(node, storage, vmid, images_of(archive) / key), size=size, log=task.line, root_owner=root_owner(config)
-        )
+        if mount_type(mount["volume"]) != "volume":
+            raise die(f"restoring '{key}' to {mount_type(mount['volume'])} mount is only possible for root")
+        if "size" not in mount:
+            raise die(f"unable to detect disk size - please specify {key} (size)")
+        size, owner = parse_size(mount["size"]), root_owner(config)
+        if key in manifest["volumes"]:
+            image = images_of(archive) / key
+            new = cluster.volumes.import_image(node, storage, vmid, image, size=size, log=task.line, root_owner=owner)
+        else:
+            new = cluster.volumes.allocate(node, storage, vmid, size, task.line, root_owner=owner)
         made.append(new)
         shown = format_size(cluster.volumes.size(node, new))
         config.options[key] = guestconfig.print_mount(key, {**mount, "volume": new, "size": shown})
