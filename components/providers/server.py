@@ -20,6 +20,8 @@ import grpc
 
 from components.providers.base import Provider
 from components.providers.messages import props_of, provider_messages, struct_of
+from proxmox.errors import ProxmoxError
+from proxmox.probe import prove
 
 PROVIDERS = {
     "proxmox:Claim": "claim:ClaimProvider",
@@ -74,9 +76,20 @@ class Server:
     # --- what the engine asks, by the names of its interface ---
 
     def configure(self, request: Any) -> Any:
+        """The settings, and whether they lead to Proxmox.
+
+        Each run refreshes first, and the engine readies the providers in the order of the state: this one comes before
+        the plugin of the container, so that what is wrong with the way is told in words of ours, and soon.
+        """
         ours = f"{self._project}:"
         told = props_of(request.args).items()
         self._config = {key.removeprefix(ours): value for key, value in told if key.startswith(ours)}
+        try:
+            prove(Provider(self._config).connection())
+        except ProxmoxError as error:
+            # The engine puts a line of its own before it.
+            error.what = f"\n{error.what}"
+            raise
         return self._messages.ConfigureResponse(acceptSecrets=False)
 
     def get_plugin_info(self, _request: Any) -> Any:

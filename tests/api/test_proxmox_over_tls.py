@@ -34,6 +34,7 @@ from proxmox.preflight import (
     preflight_cattle,
     preflight_pet,
 )
+from proxmox.probe import prove
 from proxmox.rights import grant_commands
 from pvelab.config import LabConfig
 from pvelab.server import LabServer
@@ -283,3 +284,22 @@ def test_a_refused_write_names_the_privilege(lab: LabServer, client: Proxmox) ->
     finally:
         roles["LabGuests"] = before
     assert "/vms/105, VM.PowerMgmt" in told.value.why
+
+
+def test_the_probe_finds_what_is_wrong_with_the_way_and_is_soon_done_where_nothing_is(
+    lab: LabServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = {"PROXMOX_VE_CA_FILE": str(lab.ca_file)}
+    with monkeypatch.context() as patch:
+        # Where all is well the client is not even made.
+        patch.setattr("proxmox.client.Proxmox", None)
+        prove(connection(lab, **good))
+    wrong = lab.seed_access().api_token.partition("=")[0] + "=00000000-0000-0000-0000-000000000000"
+    with pytest.raises(AuthenticationFailed):
+        prove(connection(lab, **good, PROXMOX_VE_API_TOKEN=wrong))
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    with pytest.raises(TlsUntrusted):
+        prove(connection(lab, PROXMOX_VE_CA_FILE=str(other)))
+    with pytest.raises(Unreachable):
+        prove(connection(lab, **good, PROXMOX_VE_ENDPOINT="https://127.0.0.1:9"))

@@ -107,19 +107,25 @@ def test_the_texts_of_engine_and_plugin_are_those_that_the_documents_explain(wit
     explained = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
     wrong = tmp_path / "wrong"
     wrong.write_text("wrong\n")
-    missing: list[tuple[str, dict[str, str | None]]] = [
-        ("cattle", {"PULUMI_BACKEND_URL": f"file://{tmp_path}/nowhere"}),
-        ("cattle", {"PULUMI_CONFIG_PASSPHRASE_FILE": None}),
-        ("cattle", {"PULUMI_CONFIG_PASSPHRASE_FILE": str(wrong)}),
-        ("cattle-that-is-not", {}),
-        ("cattle", {"PROXMOX_VE_API_TOKEN": None}),
-        ("cattle", {"PROXMOX_VE_ENDPOINT": None}),
+    missing: list[tuple[str, str, dict[str, str | None], str]] = [
+        ("cattle", "preview", {"PULUMI_BACKEND_URL": f"file://{tmp_path}/nowhere"}, ""),
+        ("cattle", "preview", {"PULUMI_CONFIG_PASSPHRASE_FILE": None}, ""),
+        ("cattle", "preview", {"PULUMI_CONFIG_PASSPHRASE_FILE": str(wrong)}, ""),
+        ("cattle-that-is-not", "preview", {}, ""),
+        # On a stack that exists the refresh comes first: ours speaks before the plugin all the same.
+        ("cattle", "preview", {"PROXMOX_VE_API_TOKEN": None}, "an API token is needed"),
+        ("cattle", "destroy", {"PROXMOX_VE_API_TOKEN": None}, "an API token is needed"),
+        ("pet", "refresh", {"PROXMOX_VE_ENDPOINT": None}, "the address of the Proxmox API is needed"),
+        ("cattle", "up", {"PROXMOX_VE_ENDPOINT": "https://127.0.0.1:9"}, "did not answer GET /version"),
     ]
     told = []
-    for stack, overrides in missing:
+    for stack, verb, overrides, ours in missing:
         with_both.overrides = overrides
-        run = with_both.pulumi(stack, "preview")
+        run = with_both.pulumi(stack, verb, *([] if verb == "preview" else ["--yes", "--skip-preview"]))
         assert not run.ok
+        assert ours in run.explain()
+        assert "sdk-v2" not in run.explain()
+        assert "[ERROR]" not in run.explain()
         told.append(run.explain())
     found = {text for text in explained if any(text in " ".join(said.split()) for said in told)}
     assert found == set(explained)

@@ -196,12 +196,28 @@ def test_the_settings_of_another_package_are_not_ours(monkeypatch: pytest.Monkey
     theirs = {"proxmoxve:endpoint": "https://192.0.2.99:8006/", "proxmoxve:insecure": "true", "other:node": "elsewhere"}
     for told in ({**ours, **theirs}, {**theirs, **ours}):
         served = server.Server("hermes-homelab")
+        monkeypatch.setattr(server, "prove", lambda _connection: None)
         served.configure(provider_pb2.ConfigureRequest(args=struct_of(told)))
         found = served.provider(URN).connection()
         assert (found.endpoint, found.node, found.insecure) == ("https://192.0.2.10:8006", "pve", False)
 
 
-def test_the_engine_is_told_what_it_asks_first(engine: Any) -> None:
+def test_a_way_that_leads_nowhere_is_told_before_anything_is_asked(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a line of its own, for the engine puts one before it."""
+    for name in ENVIRONMENT.values():
+        monkeypatch.delenv(name, raising=False)
+    told = details(engine.Configure, provider_pb2.ConfigureRequest(args=struct_of({"hermes-homelab:node": "pve"})))
+    assert told.startswith("\nThe connection to Proxmox cannot be used: 2 faults\n")
+    assert "an API token is needed" in told
+    assert "Traceback" not in told
+
+
+def test_the_engine_is_told_what_it_asks_first(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "prove", lambda _connection: None)
+    monkeypatch.setenv("PROXMOX_VE_ENDPOINT", CONNECTION["endpoint"])
+    monkeypatch.setenv("PROXMOX_VE_API_TOKEN", CONNECTION["apiToken"])
     assert engine.GetPluginInfo(Empty()).version == "0.1.0"
     answer = engine.Configure(provider_pb2.ConfigureRequest(args=struct_of({"hermes-homelab:node": "pve"})))
     # Without them: the engine gives values, and keeps to itself which of them are secret.
