@@ -243,6 +243,22 @@ def test_what_cannot_be_removed_is_told(node: SimulatedLab, capsys: pytest.Captu
     assert "Left on the node:\n  guest 703\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("pve", "version"), [("8", "8.4."), ("9", "9.2.")])
+def test_the_cases_are_those_of_the_nodes_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pve: str, version: str
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+    storages = (DEFAULT_STORAGES[0], StorageConfig("thin", "lvmthin", BOTH))
+    with simulated_lab(tmp_path / "lab", nodes=("alpha",), storages=storages, pve=pve) as lab:
+        lab.server.cluster.access.set_password(ROOT, PASSWORD)
+        lab.server.cluster.access.pools[UNLOCKED] = Pool()
+        cases = ("--case", "version", "--case", "create-defaults", "--report", str(tmp_path))
+        assert run(lab, *cases) == SAME
+    found = report(tmp_path)
+    assert found["contract"].startswith(version)
+    assert [result["outcome"] for result in found["results"]] == ["same", "same"]
+
+
 def test_a_long_run_logs_in_again(node: SimulatedLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "TICKET_SECONDS", 0.0)
     begun = len(node.server.access_log.read_text().splitlines())

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from pvelab import hostkeys
 from pvelab.idmap import HOST_BASE, in_user_namespace
+from pvelab.letgo import mounted
 from pvelab.lxc_config import (
     HostTraits,
     lxc_config,
@@ -760,10 +761,9 @@ def _unmount_copies(device: str) -> None:
 
 
 def _holders(device: str) -> list[str]:
-    """Processes that have something of a device open, or stand in it: ``bash (pid 123)``."""
+    """Processes that have something of a device open, stand in it, or have it mounted: ``bash (pid 123)``."""
     with contextlib.suppress(OSError, ValueError):
-        major, minor = map(int, _device_number(device).split(":"))
-        number = os.makedev(major, minor)
+        number = _device_number(device)
         return [
             f"{(process / 'comm').read_text().strip()} (pid {process.name})"
             for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda found: int(found.name))
@@ -772,13 +772,18 @@ def _holders(device: str) -> list[str]:
     return []
 
 
-def _holds(process: Path, number: int) -> bool:
+def _holds(process: Path, number: str) -> bool:
+    with contextlib.suppress(OSError):
+        # A process in a user namespace of its own, which has a copy of the mount that nobody can take from it.
+        if mounted((process / "mountinfo").read_text(), number):
+            return True
+    major, minor = map(int, number.split(":"))
     links = [process / "cwd", process / "root"]
     with contextlib.suppress(OSError):
         links += (process / "fd").iterdir()
     for link in links:
         with contextlib.suppress(OSError):
-            if link.stat().st_dev == number:
+            if link.stat().st_dev == os.makedev(major, minor):
                 return True
     return False
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-CONTRACT = "Proxmox VE 9.2"
 Outcome = Literal["same", "different", "not run"]
 OUTCOMES: tuple[Outcome, ...] = ("same", "different", "not run")
 
@@ -32,6 +31,8 @@ class Result:
 class Report:
     """A whole run."""
 
+    contract: str
+    """The release that the cases are of; that of the node's major number, if there is one."""
     endpoint: str
     node: str
     version: str
@@ -52,14 +53,13 @@ class Report:
     def write(self, folder: Path) -> None:
         """``conformance.json`` and ``conformance.txt``, in a folder that is made."""
         folder.mkdir(parents=True, exist_ok=True)
-        whole = {"contract": CONTRACT, **asdict(self)}
-        (folder / "conformance.json").write_text(json.dumps(whole, indent=1) + "\n")
+        (folder / "conformance.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
         (folder / "conformance.txt").write_text(self.text())
 
     def text(self) -> str:
         counts = Counter(result.outcome for result in self.results)
         lines = [
-            f"Proxmox VE {self.version}, node {self.node} at {self.endpoint}, against the contract of {CONTRACT}",
+            f"Proxmox VE {self.version}, node {self.node} at {self.endpoint}, against the contract of {self.contract}",
             f"{self.began}, {self.seconds:.0f} s: " + ", ".join(f"{counts[name]} {name}" for name in OUTCOMES),
         ]
         if self.interrupted:

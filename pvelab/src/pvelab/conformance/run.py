@@ -21,6 +21,7 @@ from pvelab.conformance.names import VMIDS, Names
 from pvelab.conformance.report import Report, Result
 from pvelab.conformance.scope import Scope
 from pvelab.conformance.world import RefusedError, World
+from pvelab.release import DEFAULT, RELEASES
 
 UNLOCKED = "unlocked-for-conformance"
 """The pool that the node's owner makes on it: the second lock."""
@@ -161,6 +162,8 @@ class Run:
     def __init__(self, world: World, facts: Facts, options: Options, say: Callable[[str], None]) -> None:
         self._world, self._facts, self._options, self._say = world, facts, options, say
         self._cleaning = False
+        major = facts.version.partition(".")[0]
+        self._pve = major if major in RELEASES else DEFAULT
 
     def report(self, endpoint: str) -> Report:
         """Run and clean; whatever happens, the report says it."""
@@ -187,8 +190,8 @@ class Run:
         rest = [case for case in self._cases() if case["id"] not in done]
         results += [Result(case["id"], case["facts"], "not run", "the run ended before it") for case in rest]
         return Report(
-            endpoint, self._options.node, self._facts.version, began.isoformat(timespec="seconds"),
-            time.monotonic() - started, results, left, changed, interrupted,
+            RELEASES[self._pve].version, endpoint, self._options.node, self._facts.version,
+            began.isoformat(timespec="seconds"), time.monotonic() - started, results, left, changed, interrupted,
         )  # fmt: skip
 
     def _leave(self, before: Mapping[str, set[str]]) -> tuple[list[str], list[str], str]:
@@ -209,7 +212,7 @@ class Run:
         return left, [name for name in changed if name not in left], problem
 
     def _cases(self) -> list[dict[str, Any]]:
-        found = contract.cases(self._world.names.template, self._facts.version.partition(".")[0])
+        found = contract.cases(self._world.names.template, self._pve)
         return [case for case in found if not self._options.only or case["id"] in self._options.only]
 
     def _results(self, started: float) -> Iterator[Result]:
