@@ -1,4 +1,4 @@
-"""The cattle: the container that runs the agent, thrown away and made again at will."""
+"""The cattle: the container that runs an application, thrown away and made again at will."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import pulumi
 
-from applications.hermes.settings import AgentSettings
-from applications.hermes.settings.dashboard import EVERYWHERE
-from components.agent import HermesAgent
+from applications import application
+from components.application import Application
 from components.claim import Claim
 from components.container import ContainerWish, container, proxmox_provider
 from components.dynamic import Owned
@@ -20,16 +19,15 @@ from components.node_shell import NodeSpec
 from components.parts import Access, HostMounts, HostMountsProof, Power, VolumeAttachment
 from components.plugins import ContainerLegacy
 from proxmox.planning import AttachSpec, PowerSpec
-from settings.kinds import bracketed, is_loopback
-from settings.outputs import OUTPUTS
-from settings.stack import AgentStack, CattleStack
+from settings.outputs import outputs_of
+from settings.stack import ApplicationStack, CattleStack
 
-PURPOSE = "Runs Hermes Agent. Its data is on a volume of the pet; this guest itself can be thrown away."
-PURPOSE_ON_ROOT = "Runs Hermes Agent. Its data is on its own root file system, and goes with this guest."
+PURPOSE = "Its data is on a volume of the pet; this guest itself can be thrown away."
+PURPOSE_ON_ROOT = "Its data is on its own root file system, and goes with this guest."
 
 
 class Cattle(pulumi.ComponentResource):
-    """Container, host mounts, attachment, power and, where the stack has one, SSH access and the agent.
+    """Container, host mounts, attachment, power and, where the stack has one, SSH access and the application.
 
     ``attach`` None: the home is not on a volume. ``host`` None: nothing is asked of root.
     ``network`` None: there is no container yet. ``exports``: the outputs.
@@ -53,13 +51,14 @@ class Cattle(pulumi.ComponentResource):
         connection, cattle = stack.connection, stack.cattle
         opts = pulumi.ResourceOptions(parent=self)
         claim = Claim(f"{name}-claim", vmid=cattle.vmid, adopted=stack.claim, opts=opts)
+        where = PURPOSE_ON_ROOT if cattle.home_on_root else PURPOSE
         guest = container(
             f"{name}-container",
             ContainerWish(
                 vmid=cattle.vmid,
                 node=connection.node,
                 hostname=cattle.hostname,
-                purpose=PURPOSE_ON_ROOT if cattle.home_on_root else PURPOSE,
+                purpose=f"Runs {stack.runs}. {where}" if stack.runs else where,
                 template=stack.template,
                 storage=cattle.storage,
                 cores=cattle.cores,
@@ -99,28 +98,28 @@ class Cattle(pulumi.ComponentResource):
             opts = pulumi.ResourceOptions(parent=self, depends_on=list(parts), replace_with=[guest])
             parts.append(HostMountsProof(f"{name}-host-mounts-proof", host, owned, opts))
         self.exports = {
-            **{key: output.empty for key, output in OUTPUTS["cattle"].items()},
+            **{key: output.empty for key, output in outputs_of(stack.application).items()},
             "vmid": cattle.vmid,
             "node": connection.node,
             "hostname": cattle.hostname,
             "volume": attachment.volid if attachment is not None else "",
-            "agentMode": stack.mode,
             "hostMounts": {mount.path: mount.source for mount in cattle.host_mounts},
+            **stack.outputs,
         }
-        if isinstance(stack, AgentStack):
-            self.exports |= self._agent(name, stack=stack, guest=guest, ready=parts, phases=phases)
+        if isinstance(stack, ApplicationStack):
+            self.exports |= self._application(name, stack=stack, guest=guest, ready=parts, phases=phases)
         self.register_outputs(self.exports)
 
-    def _agent(
+    def _application(
         self,
         name: str,
         *,
-        stack: AgentStack,
+        stack: ApplicationStack,
         guest: ContainerLegacy,
         ready: list[pulumi.Resource],
         phases: Mapping[str, Mapping[str, Any]] | None,
     ) -> dict[str, pulumi.Input[Any]]:
-        """SSH access and the agent's phases; answers the outputs that they add."""
+        """SSH access and the application's phases; answers the outputs that they add."""
         access = Access(
             f"{name}-ssh",
             guest=guest.id,
@@ -133,8 +132,8 @@ class Cattle(pulumi.ComponentResource):
             declared_key=stack.cattle.ssh_host_key or None,
             opts=pulumi.ResourceOptions(parent=self, depends_on=ready, replace_with=[guest]),
         )
-        hermes = HermesAgent(
-            f"{name}-agent",
+        made = Application(
+            f"{name}-{application(stack.application).resource}",
             stack=stack,
             guest=guest.id,
             access=access,
@@ -149,16 +148,7 @@ class Cattle(pulumi.ComponentResource):
             "sshHostKey": access.host_key,
             "sshHostKeyFingerprint": access.fingerprint,
             "ssh": access.address.apply(lambda host: _ssh_command(stack.ssh_private_key_file, host)),
-            "dashboard": access.address.apply(lambda host: dashboard_url(stack.agent, host)),
-            "dashboardInGuest": dashboard_in_guest(stack.agent),
-            "api": access.address.apply(lambda host: api_url(stack.agent, host)),
-            "apiInGuest": api_in_guest(stack.agent),
-            "apiKey": hermes.api_key,
-            "agentVersion": hermes.version,
-            "agentIdentity": hermes.identity,
-            "agentState": hermes.state,
-            "backup": hermes.backup,
-            "backupState": hermes.backup_state,
+            **made.exports,
         }
 
 
@@ -169,38 +159,3 @@ def _card_address(cards: Sequence[Any] | None) -> str:
 
 def _ssh_command(key: str, host: str) -> str:
     return f"ssh -i {shlex.quote(key)} root@{host}"
-
-
-def dashboard_url(agent: AgentSettings, address: str) -> str:
-    """Where browsers of other machines reach it; empty where they can't. ``address``: the cattle's."""
-    if not agent.dashboard.enabled:
-        return ""
-    return agent.dashboard.public_url or _from_elsewhere(agent.dashboard_reached_at, agent.dashboard.port, address)
-
-
-def dashboard_in_guest(agent: AgentSettings) -> str:
-    """Where it is reached inside the cattle; empty where there is none."""
-    return _in_guest(agent.dashboard_reached_at, agent.dashboard.port) if agent.dashboard.enabled else ""
-
-
-def api_url(agent: AgentSettings, address: str) -> str:
-    """The base URL of the agent's API for other machines; empty where they can't reach it."""
-    url = _from_elsewhere(agent.api_reached_at, agent.api.port, address) if agent.serves_api else ""
-    return f"{url}/v1" if url else ""
-
-
-def api_in_guest(agent: AgentSettings) -> str:
-    """The base URL inside the cattle; empty without an API."""
-    return f"{_in_guest(agent.api_reached_at, agent.api.port)}/v1" if agent.serves_api else ""
-
-
-def _from_elsewhere(host: str, port: int, address: str) -> str:
-    return "" if is_loopback(host) else _url(address if host in EVERYWHERE else host, port)
-
-
-def _in_guest(host: str, port: int) -> str:
-    return _url("127.0.0.1" if host in EVERYWHERE else host, port)
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://{bracketed(host)}:{port}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from applications.hermes.phases import READ_AT_START
+from provisioning.plans import READ_AT_START, differing_keys
 
 SAID = re.compile(r"(?P<phase>\S+) runs again \((?P<why>[^()]*)\)(?:; (?P<then>.*))?")
 """What `explain` says, in its parts: scripts/preview takes it apart."""
@@ -20,22 +20,6 @@ def explain(phase: str, before: Mapping[str, Any], declared: Mapping[str, Any], 
     changes = sorted(differing_keys(_without(old), _without(declared)))
     cause = f"changed: {', '.join(changes)}" if changes else "this program's own part of it has changed"
     return f"{phase} runs again ({cause}){_another_container(old, declared) or _restarts(old, declared)}"
-
-
-def differing_keys(old: object, new: object, path: str = "") -> Iterator[str]:
-    """The dotted keys at which two trees differ; of what is only in one of them, the key where it begins."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in old.keys() | new.keys():
-            name = f"{path}.{key}" if path else str(key)
-            one, other = old.get(key), new.get(key)
-            if one is None or other is None:
-                # The engine may drop what is null; another release may know a key that nothing is declared for.
-                if (other if one is None else one) not in (None, {}, []):
-                    yield name
-            else:
-                yield from differing_keys(one, other, name)
-    elif old != new:
-        yield path
 
 
 def _without(declared: Mapping[str, Any]) -> dict[str, Any]:

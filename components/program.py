@@ -14,7 +14,8 @@ from pulumi.runtime.config import CONFIG, is_config_secret
 
 from components.state import read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
-from settings.stack import SECRETS, SETTINGS, CattleStack, PetStack, Stack, read_stack
+from settings.read import SECRETS, SETTINGS, read_stack
+from settings.stack import CattleStack, PetStack, Stack
 
 PROJECT_FILE = Path(__file__).resolve().parents[1] / "Pulumi.yaml"
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,9 @@ from provisioning.kept import KEPT
 from provisioning.ssh import OnLine, SshTarget
 
 ROOT = Path(__file__).resolve().parents[1]
+
+READ_AT_START = "read_at_start"
+"""The part of `declared` that says which service would restart: a word for each, of all that it reads at its start."""
 
 
 @dataclass(frozen=True)
@@ -188,3 +191,22 @@ sys.exit(main())
 def text_of(origin: str) -> str:
     """A file of this checkout."""
     return (ROOT / origin).read_text(encoding="utf-8")
+
+
+# -- comparing two -----------------------------------------------------------------------------------------------------
+
+
+def differing_keys(old: object, new: object, path: str = "") -> Iterator[str]:
+    """The dotted keys at which two trees differ; of what is only in one of them, the key where it begins."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in old.keys() | new.keys():
+            name = f"{path}.{key}" if path else str(key)
+            one, other = old.get(key), new.get(key)
+            if one is None or other is None:
+                # The engine may drop what is null; another release may know a key that nothing is declared for.
+                if (other if one is None else one) not in (None, {}, []):
+                    yield name
+            else:
+                yield from differing_keys(one, other, name)
+    elif old != new:
+        yield path

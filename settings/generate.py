@@ -17,20 +17,13 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from settings.outputs import OUTPUTS
-from settings.section import is_secret, kind, of_file, own_settings
-from settings.stack import GROUPS, SECRETS, SETTINGS
+from settings.read import GROUPS, SECRETS, SETTINGS
+from settings.section import OrFile, is_secret, kind, of_file, own_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "hermes-homelab"
 BEGIN = "<!-- made by python -m settings.generate, from here -->"
 END = "<!-- to here -->"
-NOTES = {
-    "What is declared about the agent": "With an example, and what becomes of it: "
-    "[Declare the agent's settings, documents and models]"
-    "(operations.md#declare-the-agents-settings-documents-and-models).",
-    "The agent in Docker": "Read with `agentMode: docker` only; what the modes share is above.",
-}
-"""What stands before a group's table in docs/options.md."""
 
 
 def description(found: FieldInfo) -> str:
@@ -48,10 +41,10 @@ def items_of(key: str) -> str:
 
 def config_block() -> Iterator[str]:
     """The lines below `config:`."""
-    for title, sections in GROUPS.items():
-        heading = f"  # --- {title[0].lower()}{title[1:]} "
+    for group in GROUPS:
+        heading = f"  # --- {group.title[0].lower()}{group.title[1:]} "
         yield f"{heading:-<100}"
-        for section in sections:
+        for section in group.sections:
             for key, found in own_settings(section).items():
                 yield f"  {key}:"
                 yield f"    type: {kind(found)}"
@@ -77,12 +70,12 @@ def project_file(text: str) -> str:
 
 
 def tables() -> Iterator[str]:
-    for title, sections in GROUPS.items():
-        yield f"## {title}\n"
-        if title in NOTES:
-            yield f"{NOTES[title]}\n"
+    for group in GROUPS:
+        yield f"## {group.title}\n"
+        if group.note:
+            yield f"{group.note}\n"
         yield "| key | type | default | |\n|---|---|---|---|"
-        for section in sections:
+        for section in group.sections:
             for key, found in own_settings(section).items():
                 default = found.default
                 shown = "" if default == "" else f"`{default if isinstance(default, str) else json.dumps(default)}`"
@@ -104,8 +97,8 @@ def between_marks(text: str, lines: Iterable[str]) -> str:
 
 
 def output_tables() -> Iterator[str]:
-    for role, outputs in OUTPUTS.items():
-        yield f"## Stack {role}\n"
+    for heading, outputs in OUTPUTS.items():
+        yield f"## {heading}\n"
         yield "| name | type | since | stable | |\n|---|---|---|---|---|"
         for key, output in outputs.items():
             told = f"{'Secret. ' if output.secret else ''}{output.description}"
@@ -120,8 +113,8 @@ def schema_of_settings() -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON schema of each setting by its key, and the definitions that they refer to."""
     found: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
-    for sections in GROUPS.values():
-        for section in sections:
+    for group in GROUPS:
+        for section in group.sections:
             made = section.model_json_schema(ref_template="#/definitions/{model}")
             definitions |= made.get("$defs", {})
             found |= {key: made["properties"][key] for key in own_settings(section)}
@@ -144,7 +137,7 @@ def as_a_stack_file_has_it(key: str, schema: dict[str, Any]) -> dict[str, Any]:
             choices = [{"type": "array", "items": {"type": "string"}}, encrypted]
         case "string" if of_file(found):
             choices = [{"type": "string"}, encrypted]
-        case "object" if key == "agentDocuments":
+        case "object" if any(isinstance(each, OrFile) for each in found.metadata):
             file = {"type": "object", "required": ["file"], "properties": {"file": {"type": "string"}}}
             choices = [{"type": "object", "additionalProperties": {"anyOf": [{"type": "string"}, file]}}]
         case "integer" | "boolean" as which:

@@ -14,6 +14,8 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from settings.section import OfFile, refuse
 
+USUAL_UID = 10000
+"""Of the account that an application runs as, where no setting names another."""
 LONGEST_FILE = 1 << 20
 """Bytes. Hermes itself cuts a document at some ten thousand characters; beyond this it is the wrong file."""
 _PLAIN = re.compile(r"(/[A-Za-z0-9._-]+)+")

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -45,6 +45,11 @@ class OfFile:
     """
 
     kind: Kind = "string"
+
+
+@dataclass(frozen=True)
+class OrFile:
+    """Marks an object whose values are texts, each of which may be {file: path on this machine} instead."""
 
 
 def refuse(rule: str, remedy: str) -> PydanticCustomError:
@@ -88,7 +93,10 @@ class Section(BaseModel):
     """Settings that belong together. A field is a setting (made by `setting`) or a section.
 
     Read with a `Reading` as context, a value at fault is noted there, and its field stays empty (see `NotRead`).
+    `for_secrets`: where a secret goes that somebody has put into a setting which is shown.
     """
+
+    for_secrets: ClassVar[str] = "leave it out here"
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True, arbitrary_types_allowed=True
@@ -128,6 +136,25 @@ class Section(BaseModel):
         shown = getattr(self, name) if value is None else value
         hidden = HIDDEN if shown else ""
         return Fault(str(found.alias), _shown(hidden if is_secret(found) else shown), rule, remedy)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of a stack.
+
+    since: the first version that has it; stable: no later version changes its meaning or its type.
+    """
+
+    kind: Kind
+    description: str
+    since: str = "0.1.0"
+    stable: bool = True
+    secret: bool = False
+
+    @property
+    def empty(self) -> Any:
+        """What is told where there is nothing to tell."""
+        return {} if self.kind == "object" else ""
 
 
 # --- reading ------------------------------------------------------------------------------------

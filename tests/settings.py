@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import pytest
 
-from applications.hermes.settings import BareMetalAgent
+from applications.hermes.application import phases_of
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import BareMetalAgent
+from components.application import foresee
+from provisioning.plans import PhasePlan
 from proxmox.errors import Faults
+from settings.read import read_stack
 from settings.section import Section
-from settings.stack import AgentStack, CattleStack, PetStack, read_stack
+from settings.stack import CattleStack, PetStack
 
 ENVIRONMENT = {
     "PROXMOX_VE_ENDPOINT": "https://192.0.2.10:8006",
@@ -61,6 +67,11 @@ def bare_metal(**given: Any) -> BareMetalAgent:
     found = cattle(**given).agent
     assert isinstance(found, BareMetalAgent)
     return found
+
+
+def foreseen(stack: AgentStack, installed: Mapping[str, Any] | None = None) -> dict[str, PhasePlan]:
+    """Every phase's plan before any has run. `installed`: the agent phase's outputs in the state."""
+    return foresee(phases_of(stack), {"agent": installed or {}})
 
 
 _Section = TypeVar("_Section", bound=Section)

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import yaml
 from pydantic import ValidationError
 
+from applications.hermes.application import own_uv
 from applications.hermes.guest.layout import python_of
 from applications.hermes.phases import (
     Built,
@@ -32,9 +33,9 @@ from applications.hermes.phases import (
     render_configure,
     render_verify,
 )
-from applications.hermes.settings import BareMetalAgent, DockerAgent
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import BareMetalAgent, DockerAgent
 from applications.hermes.settings.source import SourceSettings
-from components.agent import own_uv
 from lab.bench import VOLUME_SIZE, Bench, a_bench, clear
 from lab.instance import CACHE, CHECKOUT
 from lab.services.model import MODEL
@@ -46,8 +47,8 @@ from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
+from settings.read import read_stack
 from settings.section import default_of
-from settings.stack import AgentStack, read_stack
 from trial.decisions import (
     Held,
     Running,

@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic import SecretStr, TypeAdapter
 
-from applications.hermes.settings import AgentSettings, BareMetalAgent, DockerAgent
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import AgentSettings, BareMetalAgent, DockerAgent
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.messengers import MessengerSettings
 from applications.hermes.settings.source import SourceSettings, prints_commit
-from settings.stack import SECRETS, AgentStack
+from settings.read import SECRETS
 
 PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
 """Replaces each secret of the settings. A trial needs none, and may leak what it has."""

@@ -18,8 +18,8 @@ from applications.hermes.guest.backend import PODMAN_NETWORK
 from applications.hermes.guest.inputs import Container, Port
 from applications.hermes.guest.names import IDENTITY_LABEL, STOP_S
 from applications.hermes.guest.walls import DATA_MOUNT
-from applications.hermes.settings import DockerAgent
-from settings.stack import AgentStack
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import DockerAgent
 
 PROJECT = "hermes"
 DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")

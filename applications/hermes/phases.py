@@ -17,13 +17,16 @@ from applications.hermes.guest.inputs import ApiServer, Build, Configure, Contai
 from applications.hermes.guest.names import CONTAINER, DASHBOARD, DASHBOARD_STOP_S, GATEWAY, STOP_S
 from applications.hermes.guest.releases import ever_read_from_home
 from applications.hermes.guest.services import wanted_state
-from applications.hermes.settings import BareMetalAgent, DockerAgent
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import BareMetalAgent, DockerAgent
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
 from applications.hermes.settings.service import ServiceSettings
+from provisioning.baseline import Account, baseline
 from provisioning.guest.common import LIBRARY
 from provisioning.job import LargeFile, PayloadFile, sha256_of
 from provisioning.plans import (
+    READ_AT_START,
     PhasePlan,
     as_declared,
     digest_of,
@@ -40,13 +43,9 @@ from provisioning.plans import (
 from settings.kinds import USERS_GROUP
 from settings.section import default_of, shown
 from settings.section import secrets as secrets_of
-from settings.stack import AgentStack
 
 GUEST = "applications.hermes.guest"
 """The package that runs in the guest."""
-
-READ_AT_START = "read_at_start"
-"""The part of `declared` that tells which service would start anew."""
 
 AUTH_FILE = "auth.json"
 """The name under which its content travels among the secrets; no variable can be called so."""
@@ -68,6 +67,9 @@ BACKUPS_PATH = f"{LIBRARY}/backups"
 
 # ripgrep and git: the agent's file and repository tools; python3: its interpreter, and that of our own later phases.
 BASE_PACKAGES = ("ca-certificates", "git", "python3", "ripgrep")
+
+FOLDERS = ("memories", "sessions", "skills", "cron", "logs", "hooks")
+"""Of HERMES_HOME: made before the agent runs, with the modes that they are to have."""
 
 # Changes when a directory built by an older version of guest/build.py is no longer good enough.
 BUILD_FORMAT = 3
@@ -112,27 +114,22 @@ def account(stack: AgentStack) -> dict[str, Any]:
 
 def render_baseline(stack: AgentStack) -> PhasePlan:
     """Packages in one apt transaction, account, home and its folders."""
-    agent, service = stack.agent, stack.agent.service
+    agent, service, state = stack.agent, stack.agent.service, stack.state_directory
     # In Docker mode the guest's own Python edits the user's config.yaml, and the library for it is Debian's.
     edits = isinstance(agent, DockerAgent) and bool(
         agent.declared.fallback_models or ever_read_from_home() & agent.declared.config.keys()
     )
     packages = [*service.extra_packages, *(["python3-ruamel.yaml"] if edits else [])]
-    variables = {
-        "HOME_DIR": stack.home,
-        "HOME_ON_ROOT": "1" if stack.cattle.home_on_root else "",
-        "STATE_DIR": stack.state_directory,
-        "WORK_DIR": stack.working_directory,
-        "AGENT_USER": service.user,
-        "AGENT_GROUP": service.group,
-        "AGENT_UID": str(service.uid),
-        "AGENT_GID": str(service.gid),
-        "USERS_GROUP": USERS_GROUP,
-        "PACKAGES": " ".join(sorted({*BASE_PACKAGES, *packages})),
-    }
-    declared = {**account(stack), "extra_packages": packages}
-    script = text_of("provisioning/scripts/baseline.sh")
-    return plan_of("baseline", script, variables, declared=declared, more=scripts("run.sh"))
+    return baseline(
+        Account(service.user, service.group, service.uid, service.gid, "Hermes Agent", "agentUid"),
+        home=stack.home,
+        home_on_root=stack.cattle.home_on_root,
+        private=state,
+        folders=(stack.working_directory, *(f"{state}/{name}" for name in FOLDERS)),
+        packages=(*BASE_PACKAGES, *packages),
+        users_group=USERS_GROUP,
+        declared={**account(stack), "extra_packages": packages},
+    )
 
 
 def render_agent(

@@ -3,8 +3,8 @@
 # are made.
 # Safe to repeat: a second run calls no apt and changes nothing.
 #
-# From inputs.env: HOME_DIR, HOME_ON_ROOT (not empty: the home needs no volume), STATE_DIR, WORK_DIR, AGENT_USER,
-# AGENT_GROUP, AGENT_UID, AGENT_GID, USERS_GROUP, PACKAGES (blank-separated)
+# From inputs.env: HOME_DIR, HOME_ON_ROOT (not empty: the home needs no volume), PRIVATE_DIR, FOLDERS (blank-separated),
+# AGENT_USER, AGENT_GROUP, AGENT_UID, AGENT_GID, AGENT_TITLE, UID_SETTING, USERS_GROUP, PACKAGES (blank-separated)
 set -euo pipefail
 # /etc/environment may have narrowed it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -46,7 +46,7 @@ check_home() {
     ;;
   *)
     fail "$HOME_DIR belongs to uid $owner, expected $AGENT_UID (or root, when the volume is new)." \
-      "If this is the right volume, set agentUid to $owner; or give its files over on purpose:" \
+      "If this is the right volume, set $UID_SETTING to $owner; or give its files over on purpose:" \
       "  find $(printf %q "$HOME_DIR") -xdev -uid $owner -execdir chown -h $AGENT_UID:$AGENT_GID {} \\;" \
       "Nothing was changed."
     ;;
@@ -103,7 +103,7 @@ make_account() {
   # No password, no shell, no sudo, no skeleton files: what is in the home is the volume's business.
   getent passwd "$AGENT_USER" >/dev/null ||
     useradd --uid "$AGENT_UID" --gid "$AGENT_GID" --home-dir "$HOME_DIR" --no-create-home --shell /usr/sbin/nologin \
-      --comment "Hermes Agent" "$AGENT_USER"
+      --comment "$AGENT_TITLE" "$AGENT_USER"
   [ "$(id --groups "$AGENT_USER")" = "$AGENT_GID" ] || usermod --groups "" "$AGENT_USER"
   [ "$(getent passwd "$AGENT_USER" | cut -d: -f7)" = /usr/sbin/nologin ] || usermod --shell /usr/sbin/nologin "$AGENT_USER"
   case "$(passwd --status "$AGENT_USER")" in "$AGENT_USER L "*) ;; *) usermod --lock "$AGENT_USER" ;; esac
@@ -178,10 +178,10 @@ make_folders() {
   fi
   # As the agent's user: in a folder that it owns, root would follow links that the agent has planted.
   # Made before the agent runs, with the modes that they are to have; it keeps what is there.
-  # shellcheck disable=SC2016  # the inner shell expands $1
+  # shellcheck disable=SC2016,SC2086  # the inner shell expands $1; FOLDERS are several words
   runuser --user "$AGENT_USER" -- sh -c '
-    set -eu; umask 077; cd "$1"; mkdir -p "$2" "$3"; chmod 0700 "$2"; cd "$2"
-    mkdir -p memories sessions skills cron logs hooks' sh "$HOME_DIR" "$STATE_DIR" "$WORK_DIR" ||
+    set -eu; umask 077; cd "$1"; mkdir -p "$2"; chmod 0700 "$2"; shift; mkdir -p "$@"' sh \
+    "$HOME_DIR" "$PRIVATE_DIR" $FOLDERS ||
     fail "the folders in $HOME_DIR can't be made as user $AGENT_USER." \
       "Something in the home belongs to another user: find $HOME_DIR ! -uid $AGENT_UID"
 }

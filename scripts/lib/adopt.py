@@ -20,13 +20,14 @@ from typing import Any
 import yaml
 
 from components.state import own_state_of
+from provisioning.console import pulumi_environment
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Faults, ProxmoxError
 from proxmox.facts import GuestFacts, read_guest
 from proxmox.ownership import describe_guest, parse_claim
-from scripts.lib.cli import pulumi_environment
-from settings.stack import SETTINGS, Role, role_of
+from settings.read import SETTINGS, role_of
+from settings.stack import Role
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "hermes-homelab"

@@ -16,7 +16,8 @@ from proxmox.errors import Fault, Faults
 from proxmox.preflight import needed_cattle, needed_pet
 from proxmox.rights import Right, grant_commands
 from settings.pet import PetSettings
-from settings.stack import SECRETS, CattleStack, PetStack, read_stack
+from settings.read import OF_APPLICATIONS, SECRETS, read_stack
+from settings.stack import NO_APPLICATION, CattleStack, PetStack
 
 PREFIX = "hermes-homelab:"
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,10 +29,10 @@ NOBODY = {
 
 
 def stack_of(file: Path, environment: dict[str, str]) -> PetStack | CattleStack:
-    """The settings of a stack's file, without the agent's: no right depends on those. Raises Faults."""
+    """The settings of a stack's file, without its application's: no right depends on those. Raises Faults."""
     config = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("config") or {}
     given = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
-    ours = {key: value for key, value in given.items() if key not in SECRETS and not key.startswith("agent")}
+    ours = {key: value for key, value in given.items() if key not in (OF_APPLICATIONS | SECRETS)}
     encrypted = [key for key, value in ours.items() if isinstance(value, dict) and value.keys() == {"secure"}]
     if encrypted:
         remedy = "store it in clear, without --secret: it is no secret"
@@ -40,7 +41,7 @@ def stack_of(file: Path, environment: dict[str, str]) -> PetStack | CattleStack:
     # An empty one is looked for on all storages; the right is asked for the default's.
     ours = {key: value for key, value in ours.items() if key != "template" or value}
     name = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
-    return read_stack(name, {**ours, "agentMode": "none"}, {**environment, **NOBODY})
+    return read_stack(name, {**ours, "application": NO_APPLICATION}, {**environment, **NOBODY})
 
 
 def rights_of(stacks: list[PetStack | CattleStack]) -> list[Right]:

@@ -20,7 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from components.explanation import SAID, differing_keys
+from components.explanation import SAID
+from provisioning.plans import differing_keys
 from provisioning.terminal import visible
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,6 +13,7 @@ from typing import Any
 
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.phases import render_agent
+from applications.hermes.settings import AgentStack
 from lab.image import AGENT_REPOSITORY, Images, again, ensure_images
 from lab.oci import INDEX_TYPE, REF_NAME, blob_path, finish_layout, put_json, tags
 from lab.services.registry import Registry
@@ -22,7 +23,6 @@ from lab.services.standin import TAG, VERSION
 from provisioning import PhasePlan
 from pvelab.certificates import ensure_certificates
 from pvelab.template import ensure_template
-from settings.stack import AgentStack
 from tests.attacks.attack import Scene
 from tests.e2e.phase_guest import CHECKOUT, Guest
 from tests.settings import unchecked

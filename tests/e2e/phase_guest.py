@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from applications.hermes.application import own_uv
 from applications.hermes.phases import (
     EXTRAS,
     Built,
@@ -28,7 +29,7 @@ from applications.hermes.phases import (
     render_configure,
     render_verify,
 )
-from components.agent import own_uv
+from applications.hermes.settings import AgentStack
 from lab.bench import Bench, a_bench
 from lab.services.model import MODEL
 from lab.services.releases import Release
@@ -38,7 +39,6 @@ from provisioning.ssh import connect
 from pvelab.template import DEBIAN
 from settings.cattle import CattleSettings
 from settings.section import default_of
-from settings.stack import AgentStack
 from tests.listening import end_listening
 from tests.settings import cattle
 

@@ -351,12 +351,12 @@ def test_a_tunnel_leads_to_the_dashboard(guest: Guest, dashboard: DashboardSetti
     """`scripts/agent dashboard`, without the stack that it would ask for the address."""
     target, port = guest.target(), free_port()
     program = (
-        "import runpy, signal, sys; from provisioning.ssh import HostKey, SshTarget\n"
+        "import signal, sys; from applications.hermes.commands import see_dashboard\n"
+        "from provisioning.ssh import HostKey, SshTarget\n"
         # A shell without a terminal has what it starts in the background ignore the signal; ssh would inherit that.
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-        "agent = runpy.run_path('scripts/lib/agent.py', run_name='agent')\n"
         "target = SshTarget(sys.argv[1], HostKey.parse(sys.argv[2]), private_key_file=sys.argv[3])\n"
-        "agent['see_dashboard'](target, 'http://127.0.0.1:' + sys.argv[4], int(sys.argv[5]))\n"
+        "see_dashboard(target, 'http://127.0.0.1:' + sys.argv[4], int(sys.argv[5]))\n"
     )
     arguments = [target.host, target.host_key.line, str(target.private_key_file), str(dashboard.port), str(port)]
     command = [sys.executable, "-c", program, *arguments]

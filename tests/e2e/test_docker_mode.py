@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import pytest
 import requests
 
+from applications.hermes.application import STATE_OF_CONTAINER
 from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY
 from applications.hermes.talk import ask
-from components.agent import STATE_OF_CONTAINER
 from lab.image import BASE_REPOSITORY, BASE_TAG
 from lab.services.standin import VERSION
 from provisioning import PhaseFailed

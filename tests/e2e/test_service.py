@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import tenacity
 
+from applications.hermes.application import STATE_OF_SERVICE
 from applications.hermes.guest.names import GATEWAY
 from applications.hermes.phases import systemd_quote
-from components.agent import STATE_OF_SERVICE
 from provisioning import PhaseFailed
 from provisioning.plans import PhasePlan
 from provisioning.ssh import connect

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pytest
 
+from applications.hermes import application
+from applications.hermes.application import PRINTS_API_KEY
 from applications.hermes.guest.names import MANAGED_ENV
 from applications.hermes.phases import Built, render_agent, render_configure
-from components import agent
-from components.agent import PRINTS_API_KEY
+from applications.hermes.settings import AgentStack
 from components.cattle import Cattle
 from components.parts import Access
 from components.pet import SAYS_WHY, PetStorage
@@ -28,8 +29,8 @@ from components.providers.power import PowerProvider
 from components.state import OwnState
 from provisioning.plans import PhasePlan
 from proxmox.planning import AttachSpec
-from settings.outputs import OUTPUTS
-from settings.stack import KEY_FILE_VARIABLE, AgentStack
+from settings.outputs import outputs_of
+from settings.read import KEY_FILE_VARIABLE
 from tests.settings import ENVIRONMENT
 from tests.settings import cattle as of_cattle
 from tests.settings import pet as of_pet
@@ -295,7 +296,7 @@ def test_each_plan_is_rendered_once(declare: Declare, monkeypatch: pytest.Monkey
         return made
 
     for name in ("render_baseline", "render_agent", "render_configure", "render_verify"):
-        monkeypatch.setattr(agent, name, counted(getattr(agent, name)))
+        monkeypatch.setattr(application, name, counted(getattr(application, name)))
 
     def program() -> None:
         read = settings()
@@ -311,7 +312,7 @@ def test_each_plan_is_rendered_once(declare: Declare, monkeypatch: pytest.Monkey
 def test_the_outputs_are_the_promised_ones_whatever_the_stack_is(declare: Declare, given: dict[str, object]) -> None:
     seen: dict[str, Any] = {}
     cattle(declare, seen, **{"agentDashboard": False, **given})
-    promised = OUTPUTS["cattle"]
+    promised = outputs_of("hermes")
     assert seen.keys() == promised.keys()
     shapes = {"string": str, "integer": int, "object": dict}
     assert [key for key, output in promised.items() if not isinstance(seen[key], shapes[output.kind])] == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pvelab.config import storages_for
-from settings.outputs import OUTPUTS
+from settings.outputs import outputs_of
 from tests.lifecycle.homesite import CATTLE, NODE, PET, Request, Site, assert_plain, copied, good, opened
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def test_up_attaches_before_the_only_start(both_seed: Deployed, with_both: Site)
     assert with_both.node.running(CATTLE)
     assert not with_both.node.running(PET)
     outputs = with_both.outputs("cattle")
-    assert outputs.keys() == OUTPUTS["cattle"].keys()
-    names = list(OUTPUTS["cattle"])
-    assert {outputs[name] for name in names[names.index("agentMode") + 1 :]} == {""}
+    assert outputs.keys() == outputs_of("hermes").keys()
+    names = list(outputs_of("hermes"))
+    assert {outputs[name] for name in names[names.index("address") :] if name != "agentMode"} == {""}
     assert {key: outputs[key] for key in ("vmid", "node", "hostname", "volume", "agentMode")} == {
         "vmid": CATTLE,
         "node": NODE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pvelab.simulated import write_template
-from settings.outputs import OUTPUTS
+from settings import outputs
 from tests.lifecycle import documented
 from tests.lifecycle.homesite import PET, TEMPLATE, Site, assert_plain
 
@@ -47,7 +47,7 @@ def test_up_makes_what_is_declared(pet_seed: Deployed, with_pet: Site) -> None:
         "node": "pve",
         "volumes": {"hermes": {"volid": VOLID, "size": 2, "storage": "local-lvm", "path": "/mnt/hermes"}},
     }
-    assert with_pet.outputs("pet").keys() == OUTPUTS["pet"].keys()
+    assert with_pet.outputs("pet").keys() == outputs.PET.keys()
 
 
 def test_nothing_to_do_is_nothing_done(with_pet: Site) -> None:

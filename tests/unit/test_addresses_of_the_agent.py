@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.cattle import api_in_guest, api_url, dashboard_in_guest, dashboard_url
+from applications.hermes.application import api_in_guest, api_url, dashboard_in_guest, dashboard_url
 from tests.settings import cattle
 
 ADDRESS = "192.0.2.5"

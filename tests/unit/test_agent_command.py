@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import shlex
@@ -11,12 +10,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from applications.hermes.phases import render_backups
+from provisioning import console
 from provisioning.errors import PhaseFailed, SshUnreachable
 
 ROOT = Path(__file__).parents[2]
@@ -24,15 +23,14 @@ HOST = "192.0.2.7"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 PATIENCE = 60
 PROGRAM = """
-import importlib.util, pathlib, signal, sys
+import pathlib, signal, sys
+from applications.hermes.commands import see_dashboard
+from provisioning import console
 from provisioning.ssh import HostKey, SshTarget
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
-spec = importlib.util.spec_from_file_location("agent", "scripts/lib/agent.py")
-agent = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(agent)
-agent.ROOT = pathlib.Path(sys.argv[1])
+console.ROOT = pathlib.Path(sys.argv[1])
 target = SshTarget(sys.argv[2], HostKey.parse(sys.argv[3]), private_key_file="/keys/id")
-agent.see_dashboard(target, "http://127.0.0.1:9119", 9000)
+see_dashboard(target, "http://127.0.0.1:9119", 9000)
 """
 
 
@@ -64,16 +62,12 @@ def test_what_ends_the_tunnel_s_command_ends_the_tunnel(end: signal.Signals, tmp
     assert Path(shlex.split(pinned[0].partition("=")[2])[0]).read_text() == f"{HOST} {KEY}\n"
 
 
-def agent_program(folder: Path) -> ModuleType:
-    """scripts/lib/agent.py, with its files below this folder."""
-    spec = importlib.util.spec_from_file_location("agent", ROOT / "scripts/lib/agent.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    (folder / ".cache").mkdir(exist_ok=True)
-    vars(module)["ROOT"] = folder
-    return module
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of the commands are below this folder."""
+    (tmp_path / ".cache").mkdir()
+    monkeypatch.setattr(console, "ROOT", tmp_path)
+    return tmp_path
 
 
 def exported(*resources: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +78,7 @@ OUTPUTS = {
     "type": "pulumi:pulumi:Stack",
     "outputs": {"address": "192.0.2.1", "sshHostKey": "old", "agentMode": "docker"},
 }
+AGENT = {"type": "hermes-homelab:components:HermesAgent"}
 ACCESS = {
     "type": "pulumi-python:dynamic/guest:Access",
     "outputs": {"address": HOST, "host_key": KEY, "private_key_file": "/my keys/id", "seconds": 1.5},
@@ -94,31 +89,34 @@ WAY_IN = {"address": HOST, "sshHostKey": KEY, "sshKeyFile": "/my keys/id"}
 @pytest.mark.parametrize(
     ("state", "wanted"),
     [
-        (exported({"type": "pulumi:pulumi:Stack"}, ACCESS), WAY_IN),
-        (exported(OUTPUTS, {**ACCESS, "delete": True, "outputs": {}}, ACCESS), {"agentMode": "docker", **WAY_IN}),
-        (exported(ACCESS, {**ACCESS, "delete": True, "outputs": {"host_key": "gone"}}), WAY_IN),
+        (exported({"type": "pulumi:pulumi:Stack"}, AGENT, ACCESS), WAY_IN),
+        (
+            exported(OUTPUTS, AGENT, {**ACCESS, "delete": True, "outputs": {}}, ACCESS),
+            {"agentMode": "docker", **WAY_IN},
+        ),
+        (exported(AGENT, ACCESS, {**ACCESS, "delete": True, "outputs": {"host_key": "gone"}}), WAY_IN),
     ],
 )
 def test_the_way_in_is_known_before_the_first_up_has_come_to_its_end(
-    state: dict[str, Any], wanted: dict[str, str], tmp_path: Path
+    state: dict[str, Any], wanted: dict[str, str], checkout: Path
 ) -> None:
-    agent = agent_program(tmp_path)
-    cli = tmp_path / ".cache" / "pulumi-cli" / "bin" / "pulumi"
+    cli = checkout / ".cache" / "pulumi-cli" / "bin" / "pulumi"
     cli.parent.mkdir(parents=True)
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    cli.write_text(f'#!/bin/sh\n[ "$1 $2 $3 $4" = "stack export --stack mine" ] && cat {tmp_path}/state.json\n')
+    (checkout / "state.json").write_text(json.dumps(state))
+    cli.write_text(f'#!/bin/sh\n[ "$1 $2 $3 $4" = "stack export --stack mine" ] && cat {checkout}/state.json\n')
     cli.chmod(0o755)
-    assert agent.outputs_of("mine") == wanted
-    assert agent.target_of(wanted).host_key.line == KEY
+    guest = console.guest_of("mine")
+    assert (guest.outputs, guest.component, guest.target.host_key.line) == (wanted, "HermesAgent", KEY)
 
 
 @pytest.mark.parametrize("state", [{"version": 3, "deployment": {}}, exported({"type": "pulumi:pulumi:Stack"}), {}])
-def test_a_stack_without_a_container_has_no_way_in(state: dict[str, Any], tmp_path: Path) -> None:
-    assert agent_program(tmp_path).known_of(state) == {}
+def test_a_stack_without_a_container_has_no_way_in(state: dict[str, Any]) -> None:
+    assert console.known_of(state) == {}
 
 
-def test_each_request_has_an_identity_and_one_that_was_cut_off_keeps_it(tmp_path: Path) -> None:
-    request_of = agent_program(tmp_path).request_of
+@pytest.mark.usefixtures("checkout")
+def test_each_request_has_an_identity_and_one_that_was_cut_off_keeps_it() -> None:
+    request_of = console.request_of
     words = ("cattle", "make")
     with request_of(*words) as first:
         pass
@@ -149,9 +147,12 @@ def test_no_two_requests_are_the_same_job(words: tuple[str, ...]) -> None:
 
 LOGIN = """
 import json, pathlib, runpy, sys
+from provisioning import console
 agent = runpy.run_path("scripts/lib/agent.py", run_name="agent")
-outputs = {"address": sys.argv[2], "sshHostKey": sys.argv[3], "sshKeyFile": "/my keys/id"}
-agent["main"].__globals__.update(ROOT=pathlib.Path(sys.argv[1]), outputs_of=lambda stack: outputs)
+outputs = {"vmid": 105, "address": sys.argv[2], "sshHostKey": sys.argv[3], "sshKeyFile": "/my keys/id"}
+console.ROOT = pathlib.Path(sys.argv[1])
+guest = console.Guest("cattle", "HermesAgent", outputs, console.target_of(outputs))
+agent["main"].__globals__.update(guest_of=lambda stack: guest)
 sys.argv[1:] = json.loads(sys.argv[4])
 agent["main"]()
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from applications.hermes.application import STATE_OF_CONTAINER, STATE_OF_SERVICE, warnings_of
 from applications.hermes.guest.backend import ENGINE
-from components.agent import STATE_OF_CONTAINER, STATE_OF_SERVICE, warnings_of
 from tests.settings import cattle
 
 

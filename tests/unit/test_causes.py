@@ -15,11 +15,10 @@ import pytest
 import trustme
 
 from applications.hermes.settings.dashboard import SCRYPT_HASH
-from components.agent import Plans
 from components.explanation import explain
 from provisioning.plans import PhasePlan
-from settings.stack import SETTINGS
-from tests.settings import DOCKER, MODEL, cattle
+from settings.read import SETTINGS
+from tests.settings import DOCKER, MODEL, cattle, foreseen
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
 BOTH = {GATEWAY, DASHBOARD}
@@ -168,7 +167,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plans(folder: Path, given: Mapping[str, Any], installed: Mapping[str, Any]) -> dict[str, PhasePlan]:
     text = json.dumps({**MODEL, **given}).replace("FILE:", f"{folder}/")
-    return Plans(cattle(**json.loads(text))).foreseen(installed)
+    return foreseen(cattle(**json.loads(text)), installed)
 
 
 def carried_out(folder: Path, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

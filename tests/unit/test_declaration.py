@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from applications.hermes.application import warnings_of
 from applications.hermes.guest.names import STOP_S
 from applications.hermes.phases import managed_config, render_configure
 from applications.hermes.settings.declaration import LONGEST_DRAIN, DeclarationSettings
-from components.agent import warnings_of
 from components.program import parts_in_clear
 from provisioning.guest import common
 from provisioning.plans import PhasePlan

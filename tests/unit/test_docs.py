@@ -21,7 +21,7 @@ import proxmox.errors
 from proxmox.rights import allocate_on, grant_commands, manage_guest, mount_foreign, see_all_guests, use_bridge
 from proxmox.rights import use_template as see_template
 from settings import generate
-from settings.outputs import OUTPUTS
+from settings.outputs import outputs_of
 from tests.attacks.attack import MODULES
 from tests.lifecycle.documented import blocks_of
 from tests.settings import cattle, pet
@@ -242,7 +242,7 @@ def test_each_block_of_settings_is_one_that_a_stack_can_have() -> None:
 def test_the_readme_shows_each_output_that_is_promised() -> None:
     [block] = [one for one in blocks_of(README) if one.startswith("$ pulumi stack output")]
     shown = [line.split()[0] for line in block.splitlines()[3:] if line.strip()]
-    assert shown == sorted(OUTPUTS["cattle"])
+    assert shown == sorted(outputs_of("hermes"))
     assert f"({len(shown)}):" in block
 
 

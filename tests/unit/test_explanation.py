@@ -9,9 +9,9 @@ import pytest
 from pydantic import SecretStr
 
 from applications.hermes.phases import Built, render_baseline, render_configure, render_verify
-from components.explanation import differing_keys, explain
+from components.explanation import explain
 from components.state import own_state_of
-from provisioning.plans import PhasePlan
+from provisioning.plans import PhasePlan, differing_keys
 from tests.settings import cattle, unchecked
 
 GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"

@@ -86,6 +86,24 @@ def test_a_folder_imports_only_what_it_may(folder: str) -> None:
     assert found == []
 
 
+# The demo shows the agent.
+OF_AN_APPLICATION = {"scripts/lib/demo.py"}
+
+
+@pytest.mark.parametrize("folder", ["settings", "components", "provisioning", "proxmox", "scripts"])
+def test_only_an_application_itself_names_what_is_its_own(folder: str) -> None:
+    """The rest of the program knows the protocol (applications/__init__.py) and nothing below it."""
+    protocol = {path.name for path in (ROOT / "applications").iterdir() if path.is_dir()}
+    found = []
+    for file in files_below(folder):
+        name = file.relative_to(ROOT).as_posix()
+        for module in imports_of(ast.parse(file.read_text())):
+            below = module.removeprefix("applications.").partition(".")[0]
+            if module.startswith("applications.") and below in protocol and name not in OF_AN_APPLICATION:
+                found.append(f"{name} imports {module}")
+    assert found == []
+
+
 def test_each_folder_with_python_has_a_rule() -> None:
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [Path(name) for name in tracked.stdout.splitlines() if not name.startswith(OUTSIDE)]
@@ -118,7 +136,7 @@ def test_the_program_in_the_guest_needs_the_standard_library_only() -> None:
     ("module", "absent"),
     [
         ("proxmox.planning", {"pulumi", "paramiko", "components", "provisioning"}),
-        ("settings.stack", {"pulumi", "proxmoxer", "requests", "paramiko", "components", "provisioning"}),
+        ("settings.read", {"pulumi", "proxmoxer", "requests", "paramiko", "components", "provisioning"}),
         ("provisioning", {"pulumi", "proxmoxer", "requests", "paramiko", "components"}),
         ("pvelab.server", {"pulumi", "proxmoxer", "components", "proxmox", "provisioning", "lab"}),
     ],

@@ -15,8 +15,8 @@ from applications.hermes.compose import compose_file, container_parameters, iden
 from applications.hermes.guest.inputs import Port
 from applications.hermes.guest.names import IDENTITY_LABEL
 from applications.hermes.phases import managed_environment, render_agent, render_configure
-from applications.hermes.settings import DockerAgent
-from settings.stack import AgentStack
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import DockerAgent
 from tests.settings import bare_metal, cattle, unchecked
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4

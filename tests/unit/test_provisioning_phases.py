@@ -25,10 +25,10 @@ from applications.hermes.phases import (
     render_configure,
     render_verify,
 )
-from applications.hermes.settings import BareMetalAgent
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import BareMetalAgent
 from provisioning import PhasePlan
 from provisioning.guest.typed import read
-from settings.stack import AgentStack
 from tests.settings import bare_metal, cattle
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -293,9 +293,11 @@ def test_the_account_and_its_folders_reach_every_phase(tmp_path: Path) -> None:
         agentWorkingDirectory="/srv/agent",
     )
     env = env_of(render_baseline(stack), tmp_path)
-    names = ("HOME_DIR", "AGENT_USER", "AGENT_GROUP", "AGENT_UID", "AGENT_GID", "STATE_DIR", "WORK_DIR")
-    values = ["/srv/agent", "agent", "agents", "12000", "12001", "/srv/agent/state", "/srv/agent"]
+    names = ("HOME_DIR", "AGENT_USER", "AGENT_GROUP", "AGENT_UID", "AGENT_GID", "PRIVATE_DIR")
+    values = ["/srv/agent", "agent", "agents", "12000", "12001", "/srv/agent/state"]
     assert [env[name] for name in names] == values
+    folders = ["/srv/agent", *(f"/srv/agent/state/{name}" for name in ("memories", "sessions", "skills"))]
+    assert env["FOLDERS"].split()[:4] == folders
     plan = render_configure(stack)
     gateway = directives(file_of(plan, "units/hermes-gateway.service"))
     assert {"User=agent", "Group=agents", "WorkingDirectory=-/srv/agent", "BindPaths=/srv/agent"} <= set(gateway)

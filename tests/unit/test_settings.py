@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from applications.hermes.settings import BareMetalAgent, DockerAgent
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import BareMetalAgent, DockerAgent
 from components.host_settings import host_mounts_of, node_ssh_of
 from components.network import network_spec
 from components.node_shell import NodeSsh
 from proxmox.network import NetworkSpec
-from settings.stack import AgentStack, PetStack, Role, role_of
+from settings.read import role_of
+from settings.stack import PetStack, Role
 from tests.repository import a_release, pasted
 from tests.settings import DOCKER, ENVIRONMENT, OIDC, cattle, faults, pet, read
 from tests.tables import cases

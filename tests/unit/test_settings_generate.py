@@ -12,8 +12,8 @@ import yaml
 
 from applications.hermes.settings.declaration import DeclarationSettings
 from settings import generate
+from settings.read import GROUPS, SECRETS, SETTINGS
 from settings.section import Section, own_settings
-from settings.stack import GROUPS, SECRETS, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
@@ -40,7 +40,7 @@ def test_each_section_is_documented() -> None:
     def below(model: type[Section]) -> set[type[Section]]:
         return {model, *(each for one in model.__subclasses__() for each in below(one))}
 
-    listed = {section for group in GROUPS.values() for section in group}
+    listed = {section for group in GROUPS for section in group.sections}
     assert {model for model in below(Section) if model is not Section and own_settings(model)} == listed
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import trustme
 
-from applications.hermes.settings import DockerAgent
-from components.agent import Plans
+from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import DockerAgent
 from provisioning.plans import PhasePlan
 from proxmox.errors import Faults
+from settings.read import SECRETS, SETTINGS
 from settings.section import kind
-from settings.stack import SECRETS, SETTINGS, AgentStack
-from tests.settings import DOCKER, ENVIRONMENT, MODEL, cattle, faults, read
+from tests.settings import DOCKER, ENVIRONMENT, MODEL, cattle, faults, foreseen, read
 from tests.unit.test_causes import CAUSES, FILES
 
 NASTY: list[Any] = [
@@ -99,7 +99,7 @@ READ_BY_CATTLE = [key for key in SETTINGS if not key.startswith("pet") and key !
 
 def planned(stack: AgentStack) -> dict[str, str]:
     """Every phase's plan, as its resource gets it: through JSON."""
-    return {name: PhasePlan.from_json(plan.as_json()).digest for name, plan in Plans(stack).foreseen({}).items()}
+    return {name: PhasePlan.from_json(plan.as_json()).digest for name, plan in foreseen(stack).items()}
 
 
 @pytest.mark.parametrize("key", READ_BY_CATTLE)
@@ -161,7 +161,7 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3y
     ],
 )
 def test_what_git_and_hermes_take_is_taken(given: dict[str, Any], words: str) -> None:
-    shown = json.dumps([plan.as_json() for plan in Plans(cattle(**given)).foreseen({}).values()])
+    shown = json.dumps([plan.as_json() for plan in foreseen(cattle(**given)).values()])
     assert words in shown
     assert len(planned(cattle(**given))) == 4
 

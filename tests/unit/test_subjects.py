@@ -9,7 +9,7 @@ import pytest
 
 from proxmox import errors
 from proxmox.errors import Fault, Subject
-from settings.stack import SETTINGS
+from settings.read import SETTINGS
 from settings.subjects import KEYS, REMEDIES, explained, of_stack
 
 PROXMOX = Path(errors.__file__).parent

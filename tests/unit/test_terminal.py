@@ -148,7 +148,7 @@ def decoders(path: Path) -> set[str]:
 
 def test_bytes_of_a_guest_become_text_in_few_places_only() -> None:
     """Another one would be a way around: these make visible, or compare with words and never show."""
-    folders = ("provisioning", "applications", "components", "scripts/lib")
+    folders = ("provisioning", "applications/hermes", "components", "scripts/lib")
     found: set[str] = set().union(*(decoders(path) for folder in folders for path in (ROOT / folder).glob("*.py")))
     shown, compared = {"ssh.text", "ssh.words"}, {"job._probe", "job._wait_for_others", "job._ask_disks"}
     # Shows what has the form of a hardware address.
@@ -157,14 +157,12 @@ def test_bytes_of_a_guest_become_text_in_few_places_only() -> None:
 
 
 LOGS = """
-import importlib.util, pathlib, sys
+import pathlib, sys
+from provisioning import console
 from provisioning.ssh import HostKey, SshTarget
-spec = importlib.util.spec_from_file_location("agent", "scripts/lib/agent.py")
-agent = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(agent)
-agent.ROOT = pathlib.Path(sys.argv[1])
+console.ROOT = pathlib.Path(sys.argv[1])
 target = SshTarget("192.0.2.7", HostKey.parse(sys.argv[2]), private_key_file="/keys/id")
-sys.exit(agent.show(target, "journalctl", "-f"))
+sys.exit(console.show(target, "journalctl", "-f"))
 """
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 

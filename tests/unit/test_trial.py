@@ -18,7 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from applications.hermes.phases import render_configure
-from applications.hermes.settings import BareMetalAgent
+from applications.hermes.settings.agent import BareMetalAgent
 from provisioning.errors import ProvisioningError
 from tests.repository import a_release, pasted
 from tests.settings import MODEL, cattle

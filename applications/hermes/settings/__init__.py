@@ -1,321 +1,238 @@
-"""The agent: what both modes share, and each mode's own."""
+"""What can be declared about Hermes: the stack, and where the agent's rules meet the cattle's."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from typing import Literal
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import SecretStr
-
+from applications import Declared, Group
+from applications.hermes.settings.agent import AgentSettings, BareMetalAgent, DockerAgent
 from applications.hermes.settings.backups import BackupSettings
-from applications.hermes.settings.dashboard import EVERYWHERE, DashboardSettings
-from applications.hermes.settings.declaration import REFERENCE, DeclarationSettings, at, leaves, references
-from applications.hermes.settings.docker import ContainerSettings
-from applications.hermes.settings.messengers import VARIABLES, MessengerSettings
+from applications.hermes.settings.dashboard import DashboardSettings
+from applications.hermes.settings.declaration import DeclarationSettings
+from applications.hermes.settings.docker import DATA, BindMount, ContainerSettings, image_path
+from applications.hermes.settings.messengers import MessengerSettings
 from applications.hermes.settings.model import ApiSettings, ModelSettings
 from applications.hermes.settings.service import ServiceSettings
-from applications.hermes.settings.source import SourceSettings, Version
+from applications.hermes.settings.source import SourceSettings
 from proxmox.errors import Fault
-from settings.kinds import is_loopback
-from settings.section import Section, rule, setting
+from settings.cattle import HostMountSettings
+from settings.kinds import plain_path
+from settings.section import Output, Section, rule, setting
+from settings.stack import ApplicationStack, CattleStack
 
-_SECRET_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|AUTHORIZATION|CREDENTIAL", re.IGNORECASE)
-_WITHOUT_EFFECT = {
-    "skills.disabled": "the agent reads it in the home's config.yaml alone",
-    "skills.external_dirs": "the agent reads it in the home's config.yaml alone",
-    "security.website_blocklist": "the agent reads it in the home's config.yaml alone, so it protects nobody",
-    "secrets": "the agent reads it in the home's config.yaml alone",
-}
-"""What a managed configuration can't pin, in any release up to 0.20.3 (facts hermes 0.20, 5), and why."""
+# The sandbox makes all of a system read-only or hides it; a home can lie where none of it is.
+HOMES = ("/home", "/srv", "/mnt", "/data", "/var/lib/hermes")
+KEPT_FOLDER = ".hermes-stack"
+"""What this program keeps in the agent's home."""
 
 
-class AgentSettings(Section):
-    """Which agent, with what model, how it is reached, and what is declared about it."""
+class HermesCattle(CattleStack):
+    """A cattle for Hermes."""
 
-    version: Version = setting(
-        "agentVersion",
-        "0.20.3",
-        "The version that the agent must report. The folder in /opt/hermes has its name, and verify compares it.",
+    mode: Literal["bare-metal", "docker", "none"] = setting(
+        "agentMode",
+        "bare-metal",
+        "How Hermes runs: bare-metal (under systemd) or docker (upstream's image, as a compose project). "
+        "none: the container with its volume and without an agent.",
     )
-    model: ModelSettings
-    service: ServiceSettings
-    backups: BackupSettings
-    dashboard: DashboardSettings
-    api: ApiSettings
-    declared: DeclarationSettings
-    messengers: MessengerSettings
+    runs: ClassVar[str] = "Hermes Agent"
 
     @property
-    def dashboard_listens_on(self) -> str:
-        """The address that the dashboard itself listens on."""
-        raise NotImplementedError
+    def outputs(self) -> dict[str, str]:
+        return {"agentMode": self.mode}
+
+
+class AgentStack(HermesCattle, ApplicationStack):
+    """A cattle with an agent in it."""
+
+    agent: BareMetalAgent | DockerAgent
 
     @property
-    def dashboard_reached_at(self) -> str:
-        """The cattle's address on which the dashboard answers; 0.0.0.0 or :: for each."""
-        raise NotImplementedError
+    def keyctl(self) -> bool:
+        """Whether the cattle has keyctl; with Docker always (field reports H2)."""
+        return self.cattle.keyctl or isinstance(self.agent, DockerAgent)
 
     @property
-    def api_listens_on(self) -> str:
-        """The address that the API itself listens on."""
-        raise NotImplementedError
+    def uid(self) -> int:
+        return self.agent.service.uid
 
     @property
-    def api_reached_at(self) -> str:
-        """The cattle's address on which the API answers; 0.0.0.0 or :: for each."""
-        raise NotImplementedError
+    def home(self) -> str:
+        """The agent's home: where the volume is mounted."""
+        return self.cattle.mount_path
 
     @property
-    def serves_api(self) -> bool:
-        """Whether the API runs."""
-        return self.api.enabled
+    def state_directory(self) -> str:
+        """HERMES_HOME."""
+        return self.agent.service.state_directory or f"{self.home}/.hermes"
 
     @property
-    def dashboard_asks(self) -> bool:
-        """What its /api/status has to say: on loopback it never asks, password or not."""
-        return self.dashboard.enabled and bool(self.dashboard.providers) and not is_loopback(self.dashboard_listens_on)
+    def working_directory(self) -> str:
+        """Where the agent's tools work unless they are told otherwise."""
+        return self.agent.service.working_directory or f"{self.home}/workspace"
 
     @property
-    def environment(self) -> dict[str, str]:
-        """What is declared of the agent's environment in clear."""
-        of_messengers = {name: value for name, value in self.messengers.variables.items() if isinstance(value, str)}
-        return {**self.declared.environment, **of_messengers}
+    def writable(self) -> tuple[str, ...]:
+        """Folders beside the home that the agent may write to: host mounts."""
+        return tuple(mount.path for mount in self.cattle.extra_host_mounts if not mount.read_only)
 
     @property
-    def secret_environment(self) -> dict[str, SecretStr]:
-        """What is declared of the agent's environment as secrets."""
-        tokens = {name: value for name, value in self.messengers.variables.items() if isinstance(value, SecretStr)}
-        return {**self.declared.all_secrets, **tokens}
-
-    # --- rules ---
+    def bind_mounts(self) -> tuple[BindMount, ...]:
+        """What the container of Docker mode sees of the guest beside the home: its volumes, and the host mounts."""
+        if not isinstance(self.agent, DockerAgent):
+            return ()
+        own = self.agent.container.bind_mounts
+        taken = {volume.target for volume in own}
+        return (*own, *(_same_path(mount) for mount in self.cattle.extra_host_mounts if mount.path not in taken))
 
     @rule
-    def _ports_differ(self) -> Iterator[Fault]:
-        if self.api.port == self.dashboard.port:
-            yield self.api.fault("port", "agentDashboardPort and agentApiPort are the same", "change one of them")
+    def _home_is_where_it_can_be(self) -> Iterator[Fault]:
+        home = self.home
+        if not any(home == place or home.startswith(f"{place}/") for place in HOMES) or home == "/home":
+            yield self.cattle.fault(
+                "mount_path",
+                f"with an agent the volume is mounted in /home or below one of {', '.join(HOMES[1:])}",
+                "leave the key out: /home/hermes",
+            )
+        elif (unfit := _problem(plain_path, home)) is not None:
+            yield self.cattle.fault("mount_path", unfit, "leave the key out: /home/hermes")
 
     @rule
-    def _model_has_one_address(self) -> Iterator[Fault]:
-        provider, url = self.model.provider, self.model.url
-        if provider == "custom" and not url:
-            yield self.model.fault(
-                "url", "the provider custom needs a URL", "write it like http://192.168.1.10:4000/v1"
+    def _state_is_on_the_volume(self) -> Iterator[Fault]:
+        home, state, kept = self.home, self.state_directory, f"{self.home}/{KEPT_FOLDER}"
+        if not _below(state, home) or state == kept or _below(state, kept):
+            text = (
+                f"must be below the volume's mount point {home} (and not {kept}), or the data is lost with the cattle"
             )
-        if provider in self.declared.providers and url:
-            text = f"agentProviders.{provider} has the address of the model"
-            yield self.model.fault("url", text, "leave agentModelUrl empty, or change the provider")
+            yield self.agent.service.fault("state_directory", text, f"leave the key out: {home}/.hermes", state)
 
     @rule
-    def _model_has_one_key(self) -> Iterator[Fault]:
-        provider = self.model.provider
-        if self.model.key and provider in self.declared.providers:
-            text = f"agentProviders.{provider} takes its key from the variable in key_env"
-            yield self.model.fault("key", text, "leave agentModelKey empty, and set agentSecretEnvironment")
+    def _work_is_on_the_volume(self) -> Iterator[Fault]:
+        home, working, kept = self.home, self.working_directory, f"{self.home}/{KEPT_FOLDER}"
+        remedy = f"leave the key out: {home}/workspace"
+        if not (working == home or _below(working, home)) or working == kept or _below(working, kept):
+            text = f"must be the volume's mount point {home} or below it (and not {kept})"
+            yield self.agent.service.fault("working_directory", text, remedy, working)
+        if working == self.state_directory or _below(working, self.state_directory):
+            text = f"must not be in the state directory {self.state_directory}"
+            yield self.agent.service.fault("working_directory", text, remedy, working)
 
     @rule
-    def _messengers_are_given_once(self) -> Iterator[Fault]:
-        declared = {**self.declared.environment, **self.declared.all_secrets}
-        for field, variable in VARIABLES.items():
-            if getattr(self.messengers, field) and variable in declared:
-                text = f"{variable} is in the agent's environment, too"
-                yield self.messengers.fault(field, text, "keep it in one place")
-
-    # --- what is allowed and may not be meant ---
-
-    def warnings(self) -> Iterator[str]:
-        """In words for every preview."""
-        if self.model.key and not self.model.provider.startswith("custom"):
-            # hermes_cli/runtime_provider.py: the key in `model` goes to the address in `model`, with custom only.
-            yield (
-                f"agentModelKey is not sent to {self.model.provider}: it takes its key from a variable of its own, "
-                "OPENROUTER_API_KEY for one, which agentSecretEnvironment can hold"
-            )
-        names = {*self.environment, *self.secret_environment}
-        for which in ("Telegram", "Discord", "Slack"):
-            token, users = (f"{which.upper()}_{what}" in names for what in ("BOT_TOKEN", "ALLOWED_USERS"))
-            if token and not users:
-                # gateway/run.py denies unknown senders by default; a pairing code is all that they get.
-                yield (
-                    f"{which} has a token and no agent{which}AllowedUsers: the agent answers nobody there "
-                    "until it knows who may talk to it"
-                )
-            elif users and not token:
-                yield f"agent{which}AllowedUsers is set, and there is no token for {which}"
-        yield from self._shown_secrets()
-        yield from self._without_effect()
-        yield from self._unknown_references(names)
-
-    def _shown_secrets(self) -> Iterator[str]:
-        servers = {
-            name: {"env": server.env, "headers": server.headers} for name, server in self.declared.mcp_servers.items()
-        }
-        for key, tree in {"agentEnvironment": self.declared.environment, "agentMcpServers": servers}.items():
-            for path, item in leaves(tree):
-                if item and _SECRET_LIKE.search(path.rpartition(".")[2]) and not REFERENCE.search(str(item)):
-                    yield (
-                        f"{key}.{path} looks like a secret, and is shown in the preview and stored in clear: "
-                        "agentSecretEnvironment keeps one, and ${NAME} refers to it"
-                    )
-
-    def _without_effect(self) -> Iterator[str]:
-        source, config = self.declared.config_key, self.declared.config
-        for key, why in _WITHOUT_EFFECT.items():
-            if at(config, key) is not None:
-                yield (
-                    f"{source}.{key} has no effect: {why}. There it can be set: scripts/agent ssh hermes config "
-                    f"set {key} VALUE"
-                )
-        if "_config_version" in self.declared.settings:
-            yield (
-                "agentSettings._config_version is left out: it is the number of the user's own config.yaml, which "
-                "would lose it and never be migrated again"
-            )
-        if at(config, "database.journal_mode") == "wal":
-            yield (
-                f"{source}.database.journal_mode: wal has no effect on new databases before SQLite 3.51.3, which "
-                "Debian 12 and 13 have not: the agent makes them in the mode delete"
-            )
-
-    def _unknown_references(self, names: set[str]) -> Iterator[str]:
-        trees = {
-            self.declared.config_key: self.declared.config,
-            "agentMcpServers": self.declared.managed.get("mcp_servers", {}),
-            "agentProviders": self.declared.managed.get("providers", {}),
-        }
-        for key, tree in trees.items():
-            for path, name in references(tree):
-                if name not in names:
-                    yield (
-                        f"{key}.{path} refers to ${{{name}}}, which no option declares: unless the home's own "
-                        ".env has it, the agent takes it as it is written"
-                    )
-
-
-class BareMetalAgent(AgentSettings):
-    """The agent under systemd, in the cattle itself."""
-
-    mode: Literal["bare-metal"] = "bare-metal"
-    install: SourceSettings
-
-    @property
-    def builds_web_ui(self) -> bool:
-        """Whether a checkout's web interface is made: PyPI's package brings one."""
-        wanted = self.install.web_ui == "build" or (self.install.web_ui == "auto" and self.dashboard.enabled)
-        return self.install.source == "git" and wanted
-
-    @property
-    def dashboard_listens_on(self) -> str:
-        return self.dashboard.host
-
-    @property
-    def dashboard_reached_at(self) -> str:
-        return self.dashboard.host
-
-    @property
-    def api_listens_on(self) -> str:
-        return self.api.host
-
-    @property
-    def api_reached_at(self) -> str:
-        return self.api.host
+    def _host_mounts_fit_the_image(self) -> Iterator[Fault]:
+        if isinstance(self.agent, DockerAgent):
+            for mount in self.cattle.extra_host_mounts:
+                if (problem := _problem(image_path, mount.path)) is not None:
+                    yield self.cattle.fault("host_mounts", problem, "choose another path", mount.path)
 
     @rule
-    def _takes_other_names(self) -> Iterator[Fault]:
-        host, dashboard = self.dashboard.host, self.dashboard
-        if dashboard.enabled and dashboard.public_url and host not in EVERYWHERE:
-            yield dashboard.fault(
-                "public_url",
-                f"a dashboard on {host} refuses requests that ask for another host name",
-                "set agentDashboardHost to 0.0.0.0 where a proxy leads to it",
-            )
-
-    def warnings(self) -> Iterator[str]:
-        if self.service.restart not in ("always", "on-success"):
-            # facts hermes 3, issue 11258
-            yield (
-                f"agentRestart is {self.service.restart}: the agent ends itself with success when it wants to be "
-                "started "
-                "again (after /restart, say), and then stays down. always is what upstream runs it with."
-            )
-        if self.api.enabled and not is_loopback(self.api.host):
-            yield (
-                f"agentApiHost is {self.api.host}: the API speaks plain HTTP, so its key and all prompts can be "
-                "read on "
-                "the way. On 127.0.0.1 it is reached through SSH."
-            )
-        yield from super().warnings()
-        if self.install.source == "pypi":
-            yield (
-                "agentSource is pypi: upstream gave that up, it ends at 0.19.0. The package has no bundled skills, and "
-                "what it depends on is whatever the index has, without hashes. git installs what upstream ships"
-            )
-
-
-class DockerAgent(AgentSettings):
-    """The agent in upstream's image, as a compose project in the cattle."""
-
-    mode: Literal["docker"] = "docker"
-    container: ContainerSettings
-
-    @property
-    def dashboard_listens_on(self) -> str:
-        """Inside the container; the published ports say who gets there."""
-        return EVERYWHERE[0]
-
-    @property
-    def dashboard_reached_at(self) -> str:
-        return self.container.published_ip
-
-    @property
-    def api_listens_on(self) -> str:
-        """Inside the container; the published ports say who gets there."""
-        return EVERYWHERE[0]
-
-    @property
-    def api_reached_at(self) -> str:
-        return self.container.published_ip
-
-    @property
-    def serves_api(self) -> bool:
-        """Always, inside the container: its health check is there, and so is the way in."""
-        return True
+    def _volumes_leave_the_home(self) -> Iterator[Fault]:
+        if isinstance(self.agent, DockerAgent):
+            for volume in self.agent.container.bind_mounts:
+                if volume.target == self.home:
+                    text = f"{volume.target} is where the agent's home is mounted"
+                    yield self.agent.container.fault("extra_volumes", text, "choose another path", volume.target)
 
     @rule
-    def _asks(self) -> Iterator[Fault]:
-        if self.dashboard.enabled and not self.dashboard.providers:
-            yield self.dashboard.fault(
-                "password",
-                "in a container the dashboard listens beyond loopback, and then it needs a password",
-                "pulumi config set --secret agentDashboardPassword (or agentDashboardPasswordHash, or set "
-                "agentDashboardOidcIssuer), or agentDashboard false",
-            )
+    def _volumes_are_out_of_the_agents_reach(self) -> Iterator[Fault]:
+        """A part of a volume's path that the agent can rename, on either side.
 
-    @rule
-    def _published_instead(self) -> Iterator[Fault]:
-        text = "is for bare-metal mode: in Docker mode the ports are published on agentPublishedBindIp"
-        for section, key in ((self.dashboard, "agentDashboardHost"), (self.api, "agentApiHost")):
-            if not is_loopback(section.host):
-                remedy = f"agentPublishedBindIp {section.host}, and leave {key} out"
-                yield section.fault("host", text, remedy)
+        The engine looks it up as root, at each start of the container: a link in its place would lead it elsewhere.
+        """
+        if not isinstance(self.agent, DockerAgent):
+            return
+        container, mounts = self.agent.container, self.cattle.extra_host_mounts
+        every = [(container, "extra_volumes", volume) for volume in container.bind_mounts]
+        lasting = [mount for mount in mounts if _problem(image_path, mount.path) is None]
+        every += [(self.cattle, "host_mounts", _same_path(mount)) for mount in lasting]  # type: ignore[misc]
+        outside = {self.home, *(volume.source for _, _, volume in every if not volume.read_only)}
+        inside = {self.home, DATA, *(volume.target for _, _, volume in every if not volume.read_only)}
+        for section, field, volume in every:
+            for path, writable in ((volume.source, outside), (volume.target, inside)):
+                above = sorted(folder for folder in writable if _below(path, folder))
+                if above:
+                    text = f"{path} lies in {above[0]}, where the agent can put a link in its place"
+                    remedy = "name a folder beside it (/data:/data), or the outer one alone, or that read-only"
+                    yield section.fault(field, text, remedy, path)
+                    break
 
-    @rule
-    def _no_arguments(self) -> Iterator[Fault]:
-        if self.service.extra_args:
-            text = "is for bare-metal mode: in Docker mode the image starts the gateway"
-            yield self.service.fault("extra_args", text, "leave it out", " ".join(self.service.extra_args))
 
-    @rule
-    def _model_is_elsewhere(self) -> Iterator[Fault]:
-        host = urlsplit(self.model.url).hostname or ""
-        if host in ("localhost", "127.0.0.1", "::1"):
-            text = "loopback is the container's own there: the guest's is out of its reach"
-            yield self.model.fault("url", text, "use an address of the machine that the model runs on")
+def _below(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder}/")
 
-    def warnings(self) -> Iterator[str]:
-        yield from super().warnings()
-        if self.service.extra_packages:
-            yield "agentExtraPackages are installed in the guest: the agent in its container does not see them"
-        if self.service.extra_python_packages:
-            yield "agentExtraPythonPackages have no effect with agentMode docker: the image is as it is"
+
+def _same_path(mount: HostMountSettings) -> BindMount:
+    return BindMount(mount.path, mount.path, mount.read_only)
+
+
+def _problem(check: Any, value: str) -> str | None:
+    """What a validator refuses about a value; None when it takes it."""
+    try:
+        check(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def model_of(config: Mapping[str, Any]) -> tuple[type[CattleStack], Mapping[str, type[Section]]]:
+    """The stack's class, and the agent's by its mode."""
+    mode = config.get("agentMode")
+    if mode == "none":
+        return HermesCattle, {}
+    return AgentStack, {"agent": DockerAgent if mode == "docker" else BareMetalAgent}
+
+
+OUTPUTS = {
+    "agentMode": Output(
+        "string", "`bare-metal`, `docker` or `none`. With `none` all other outputs of this table are empty."
+    ),
+    "api": Output(
+        "string",
+        "The base URL of the agent's API, which other machines can reach. Empty while it is off or on loopback.",
+    ),
+    "apiInGuest": Output("string", "The base URL inside the cattle, for a tunnel.", since="0.2.0"),
+    "apiKey": Output("string", "The API's key. Empty while `agentApi` is false.", since="0.2.0", secret=True),
+    "dashboard": Output(
+        "string",
+        "The dashboard's URL, which other machines can reach. Empty while it is off or on loopback.",
+    ),
+    "dashboardInGuest": Output("string", "The dashboard's URL inside the cattle, for a tunnel.", since="0.2.0"),
+    "agentVersion": Output("string", "The version that the agent reports."),
+    "agentIdentity": Output("string", "Docker mode: a digest of all that the container is made of."),
+    "agentState": Output(
+        "string",
+        "What the last `up` found: `active` of systemd, `running` of an engine.",
+        stable=False,
+    ),
+    "backup": Output("string", "The newest backup that the stack has made: its name on the volume.", stable=False),
+    "backupState": Output(
+        "string",
+        "How the last verification found the backups on schedule: `made`, `waiting`, `overdue`, `failed`, `off`.",
+        "0.2.0",
+    ),
+}
+
+DECLARED = Declared(
+    groups=(
+        Group(
+            "The agent",
+            (
+                *(HermesCattle, AgentSettings, SourceSettings, ModelSettings),
+                *(ServiceSettings, BackupSettings, DashboardSettings, ApiSettings),
+            ),
+        ),
+        Group(
+            "What is declared about the agent",
+            (DeclarationSettings, MessengerSettings),
+            "With an example, and what becomes of it: [Declare the agent's settings, documents and models]"
+            "(operations.md#declare-the-agents-settings-documents-and-models).",
+        ),
+        Group(
+            "The agent in Docker",
+            (ContainerSettings,),
+            "Read with `agentMode: docker` only; what the modes share is above.",
+        ),
+    ),
+    model=model_of,
+    outputs=OUTPUTS,
+)

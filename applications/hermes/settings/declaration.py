@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from io import StringIO
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
 from dotenv.parser import parse_stream
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 
 from proxmox.errors import Fault
 from settings.kinds import VariableName, matches, read_text, unfit_for_env, url, variable_name
-from settings.section import OfFile, Part, Section, refuse, rule, setting
+from settings.section import OfFile, OrFile, Part, Section, refuse, rule, setting
 
 LONGEST_DRAIN = 60
 """Seconds that the gateway may be told to wait for its work at a stop: upstream wants 30 more before it is killed
@@ -299,8 +299,13 @@ class McpServer(Part):
         return self
 
 
+FOR_SECRETS = "set agentSecretEnvironment.NAME with --secret --path, and write ${NAME} here"
+
+
 class DeclarationSettings(Section):
     """The agent's data, all of it optional. `config_file`, `environment_files`, `auth_file`: what they hold."""
+
+    for_secrets: ClassVar[str] = FOR_SECRETS
 
     settings: Annotated[dict[str, Any], AfterValidator(_settings)] = setting(
         "agentSettings",
@@ -337,7 +342,7 @@ class DeclarationSettings(Section):
         False,
         "True: agentAuthFile also replaces an existing auth.json, once for each content of the file.",
     )
-    documents: Annotated[dict[str, str], BeforeValidator(_documents)] = setting(
+    documents: Annotated[dict[str, str], BeforeValidator(_documents), OrFile()] = setting(
         "agentDocuments", {}, "Documents by name, for example SOUL.md: a text, or {file: path on this machine}."
     )
     mcp_servers: dict[ServerName, McpServer] = setting(

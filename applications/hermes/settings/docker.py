@@ -5,10 +5,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator
 
+from applications.hermes.settings.declaration import FOR_SECRETS
 from settings.kinds import matches, once, plain_path
 from settings.section import Section, refuse, setting
 
@@ -158,6 +159,7 @@ def _ipv4(value: str) -> str:
 class ContainerSettings(Section):
     """What only Docker mode reads."""
 
+    for_secrets: ClassVar[str] = FOR_SECRETS
     image: Annotated[str, AfterValidator(_image)] = setting(
         "agentImage",
         "",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from settings.kinds import Account, AccountId, DebianPackages, OptionalPlainPath, PythonPackage, once
+from settings.kinds import USUAL_UID, Account, AccountId, DebianPackages, OptionalPlainPath, PythonPackage, once
 from settings.section import Section, refuse, setting
 
 
@@ -26,7 +26,9 @@ class ServiceSettings(Section):
     user: Account = setting("agentUser", "hermes", "The account of the agent in the cattle.")
     group: Account = setting("agentGroup", "hermes", "The group of that account.")
     uid: AccountId = setting(
-        "agentUid", 10000, "The uid of that account. It owns the data on the volume: change it only for a new volume."
+        "agentUid",
+        USUAL_UID,
+        "The uid of that account. It owns the data on the volume: change it only for a new volume.",
     )
     gid: AccountId = setting("agentGid", 10000, "The gid of that group.")
     state_directory: OptionalPlainPath = setting(

@@ -1,0 +1,143 @@
+"""The agent's verbs of scripts/agent: status, logs, prompt, dashboard, backups, and a password's hash."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import secrets
+import sys
+from urllib.parse import urlsplit
+
+from applications import Command
+from applications.hermes.guest.backend import ENGINE
+from applications.hermes.guest.managed import scrypt_hash
+from applications.hermes.phases import render_backups
+from applications.hermes.settings.dashboard import PASSWORD_LENGTH
+from applications.hermes.talk import ask
+from provisioning.console import AgentError, Guest, hand_over, request_of, run_in_guest, show
+from provisioning.guest.common import LIBRARY
+from provisioning.plans import run_phase
+from provisioning.ssh import SshTarget
+from settings.kinds import is_loopback
+
+BACKUP_SECONDS = 1800.0
+STATUS = f"/usr/bin/python3 -IB {LIBRARY}/status.py"
+IN_DOCKER = "docker"
+
+
+def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
+    """The command for the agent's log in the guest: the container's, or the journal of both units."""
+    command = ["journalctl", "--no-pager", "-u", "hermes-gateway", "-u", "hermes-dashboard", "-n", str(lines)]
+    if in_docker:
+        command = [ENGINE, "logs", "--tail", str(lines)]
+    return [*command, *(["-f"] if follow else []), *(["hermes"] if in_docker else [])]
+
+
+def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
+    """Print the dashboard's address. If it listens on loopback, become a tunnel to it."""
+    place = urlsplit(address)
+    if not place.hostname:
+        raise AgentError("the stack has no dashboard: set agentDashboard to true, then pulumi up")
+    if not is_loopback(place.hostname):
+        print(address)
+        return
+    near = port or place.port
+    print(f"http://127.0.0.1:{near}  (until Ctrl-C)", flush=True)
+    tunnel = ("-N", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{near}:127.0.0.1:{place.port}")
+    hand_over(target, options=tunnel)
+
+
+def backups(target: SshTarget, stack: str, verb: str, *arguments: str) -> None:
+    """Run a verb as a job in the guest. The job continues if the connection breaks or this command ends.
+
+    The same command picks a running job up again. After its end it is a new request.
+    """
+    with request_of(stack, verb, *arguments) as request:
+        plan = render_backups(verb, *arguments, request=request)
+        run_phase(target, plan, on_line=print, timeout_s=BACKUP_SECONDS)
+
+
+def hash_password() -> str:
+    """Ask twice without echo, or read one line if there is no terminal. Returns the hash for the dashboard."""
+    if sys.stdin.isatty():
+        password = getpass.getpass("password: ")
+        if getpass.getpass("once more: ") != password:
+            raise AgentError("the two passwords differ")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if len(password) < PASSWORD_LENGTH:
+        raise AgentError(f"the password must have {PASSWORD_LENGTH} characters or more")
+    return scrypt_hash(password, secrets.token_bytes(16))
+
+
+# --- the verbs ----------------------------------------------------------------------------------
+
+
+def _status(guest: Guest, _options: argparse.Namespace) -> int:
+    print(run_in_guest(guest.target, STATUS).rstrip("\n"))
+    return 0
+
+
+def _logs(guest: Guest, options: argparse.Namespace) -> int:
+    in_docker = guest.outputs.get("agentMode") == IN_DOCKER
+    return show(guest.target, *log_command(in_docker=in_docker, lines=options.lines, follow=options.follow))
+
+
+def _logs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--follow", action="store_true")
+    parser.add_argument("-n", "--lines", type=int, default=50)
+
+
+def _prompt(guest: Guest, options: argparse.Namespace) -> int:
+    print(ask(guest.target, options.text))
+    return 0
+
+
+def _dashboard(guest: Guest, options: argparse.Namespace) -> int:
+    # An older version of this program exported the address on loopback as `dashboard`.
+    address = guest.outputs.get("dashboard") or guest.outputs.get("dashboardInGuest", "")
+    see_dashboard(guest.target, address, options.port)
+    return 0
+
+
+def _dashboard_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-p", "--port", type=int, help="the tunnel's port on this machine (the dashboard's own)")
+
+
+def _backup(guest: Guest, _options: argparse.Namespace) -> int:
+    backups(guest.target, guest.stack, "make")
+    return 0
+
+
+def _backups(guest: Guest, _options: argparse.Namespace) -> int:
+    backups(guest.target, guest.stack, "list")
+    return 0
+
+
+def _restore(guest: Guest, options: argparse.Namespace) -> int:
+    backups(guest.target, guest.stack, "restore", options.name, *(["--unknown"] if options.unknown else []))
+    return 0
+
+
+def _restore_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="a name that `backups` lists, or latest: the newest that the stack made")
+    parser.add_argument("--unknown", action="store_true", help="also one that the stack did not make")
+
+
+def _hash_password(_guest: None, _options: argparse.Namespace) -> int:
+    print(hash_password())
+    return 0
+
+
+COMMANDS = {
+    "status": Command("services, version, health", _status),
+    "logs": Command("the gateway's and the dashboard's journal", _logs, _logs_arguments),
+    "prompt": Command("send one prompt, print its answer", _prompt, lambda parser: parser.add_argument("text")),
+    "dashboard": Command("a tunnel to the dashboard, until Ctrl-C", _dashboard, _dashboard_arguments),
+    "backup": Command("make a backup of the agent's data now, and print its folder", _backup),
+    "backups": Command("list the backups, newest first", _backups),
+    "restore": Command("restore a backup, after a backup of the present state", _restore, _restore_arguments),
+    "hash-password": Command(
+        "print the hash of a password, for agentDashboardPasswordHash", _hash_password, alone=True
+    ),
+}

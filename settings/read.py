@@ -1,0 +1,156 @@
+"""A stack's settings: read once, typed, every fault reported at once.
+
+Nothing here talks to Pulumi's engine or to Proxmox, so every rule is a table test. `read_stack` is the door.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from applications import NAMES, Group, declared
+from proxmox.connection import ENVIRONMENT, Connection
+from proxmox.errors import Fault, Faults
+from settings.cattle import CattleSettings
+from settings.connection import ConnectionSettings, NodeSshSettings
+from settings.network import NetworkSettings
+from settings.pet import PetSettings
+from settings.section import (
+    HIDDEN,
+    UNREAD,
+    Reading,
+    Section,
+    broken_rules,
+    is_secret,
+    is_tree,
+    own_settings,
+    read_section,
+)
+from settings.stack import CattleStack, PetStack, Role, Stack
+
+KEY_FILE_VARIABLE = "HERMES_SSH_KEY_FILE"
+
+# --- which settings there are -------------------------------------------------------------------
+
+OWN_GROUPS = (
+    Group("The Proxmox", (ConnectionSettings, Stack)),
+    Group("The pet", (PetSettings,)),
+    Group("The cattle", (CattleStack, CattleSettings, NetworkSettings, NodeSshSettings)),
+)
+OWN_SECTIONS = frozenset(section for group in OWN_GROUPS for section in group.sections)
+GROUPS = (*OWN_GROUPS, *(group for name in NAMES for group in declared(name).groups))
+"""Every section, in the order of the documents."""
+SECTIONS: dict[str, type[Section]] = {
+    key: section for group in GROUPS for section in group.sections for key in own_settings(section)
+}
+"""Which section a setting belongs to, by its key."""
+OF_APPLICATIONS = frozenset(key for key, section in SECTIONS.items() if section not in OWN_SECTIONS)
+"""The settings of applications."""
+SETTINGS: dict[str, FieldInfo] = {key: own_settings(section)[key] for key, section in SECTIONS.items()}
+"""Every setting by its key."""
+SECRETS = frozenset(key for key, found in SETTINGS.items() if is_secret(found))
+"""What must be stored with --secret."""
+TREES = frozenset(key for key, found in SETTINGS.items() if key not in SECRETS and is_tree(found))
+"""What reaches the preview and the state in clear, with whatever is in it: a secret among it would, too."""
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def role_of(stack: str, declared: str | None) -> Role | None:
+    """The role that a stack declares or has by its name; None when neither tells."""
+    if declared:
+        return Role(declared) if declared in set(Role) else None
+    return next((role for role in Role if stack == role or stack.startswith(f"{role}-")), None)
+
+
+def read_stack(
+    stack: str,
+    config: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    in_clear: frozenset[str] = frozenset(),
+    with_secrets: frozenset[str] = frozenset(),
+) -> PetStack | CattleStack:
+    """Read a stack's settings; a cattle with an application is an `ApplicationStack`.
+
+    `config` holds the project's keys without its name, as texts of Pulumi's or as YAML has them; what is not in it has
+    its default. `in_clear`: the keys that are stored unencrypted, for a part of an object with its path
+    (agentSecretEnvironment.NAME); `with_secrets`: the keys that hold something stored encrypted.
+
+    Raises proxmox.errors.Faults with every fault that there is.
+    """
+    config = {key: _text(value) for key, value in config.items() if value is not None}
+    reading = Reading(f"correct it in Pulumi.{stack}.yaml; docs/options.md describes the key")
+    reading.faults += [*_unknown_keys(config), *_in_clear(config, in_clear, stack), *_encrypted_trees(with_secrets)]
+    if environment.get(KEY_FILE_VARIABLE):
+        config["sshPrivateKeyFile"] = environment[KEY_FILE_VARIABLE]
+    given: dict[str, Any] = {"name": stack, "connection": UNREAD}
+    try:
+        sources = {key: config.get(key, _text(SETTINGS[key].default)) for key in ENVIRONMENT}
+        given["connection"] = Connection.from_sources(environment, sources)
+    except Faults as error:
+        reading.faults += error.faults
+    model: type[Stack] = Stack
+    role = role_of(stack, config.get("role"))
+    if role is None:
+        given_role = config.pop("role", "")
+        reading.faults.append(
+            Fault(
+                "role",
+                given_role or f"(empty, and the stack is called {stack})",
+                "must be pet or cattle, or the stack be called pet, pet-NAME, cattle or cattle-NAME",
+                f"pulumi config set --stack {stack} role cattle",
+            )
+        )
+    elif role is Role.PET:
+        model = PetStack
+    elif (name := config.get("application", SETTINGS["application"].default)) not in NAMES:
+        # None, or one that is not there, which is a fault of its own.
+        model = CattleStack
+    else:
+        model, chosen = declared(name).model(config)
+        given |= chosen
+    found = read_section(model, config, reading, **given)
+    reading.faults += broken_rules(found)
+    if reading.faults or not isinstance(found, PetStack | CattleStack):
+        raise Faults(reading.faults, what=f"The settings of stack {stack} can't be used")
+    return found
+
+
+def _text(value: Any) -> Any:
+    """A scalar as Pulumi hands it over."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _in_clear(config: Mapping[str, Any], in_clear: frozenset[str], stack: str) -> Iterator[Fault]:
+    """Secrets, or parts of them, that are stored unencrypted."""
+    found = [key for key in sorted(in_clear) if key in SECRETS and config.get(key) not in (None, "", "{}", {})]
+    found += [path for path in sorted(in_clear) if path.partition(".")[0] in SECRETS and "." in path]
+    for key in found:
+        # Its parts are reported one by one.
+        if not any(other.startswith(f"{key}.") for other in found):
+            remedy = f"pulumi config set --stack {stack} --secret {'--path ' if '.' in key else ''}{key}"
+            yield Fault(key, HIDDEN, "a secret must not be stored in clear", remedy)
+
+
+def _encrypted_trees(with_secrets: frozenset[str]) -> Iterator[Fault]:
+    for key in sorted(TREES & with_secrets):
+        yield Fault(
+            key,
+            HIDDEN,
+            "is shown in the preview and stored in clear, so it can't hold a secret",
+            SECTIONS[key].for_secrets,
+        )
+
+
+def _unknown_keys(config: Mapping[str, Any]) -> Iterator[Fault]:
+    for key in sorted(set(config) - set(SETTINGS)):
+        near = difflib.get_close_matches(key, SETTINGS, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "docs/options.md lists every key"
+        yield Fault(key, str(config[key]), "is no key of this project", remedy)
