@@ -1,0 +1,1 @@
+"""A web service as an application: one page on one port, under systemd."""
