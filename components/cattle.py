@@ -12,7 +12,7 @@ import pulumi
 from applications import application
 from components.application import Application
 from components.claim import Claim
-from components.container import ContainerWish, container, proxmox_provider
+from components.container import ContainerSpec, container, proxmox_provider
 from components.dynamic import Owned
 from components.network import NetworkPlan, network_spec
 from components.node_shell import NodeSpec
@@ -54,7 +54,7 @@ class Cattle(pulumi.ComponentResource):
         where = PURPOSE_ON_ROOT if cattle.home_on_root else PURPOSE
         guest = container(
             f"{name}-container",
-            ContainerWish(
+            ContainerSpec(
                 vmid=cattle.vmid,
                 node=connection.node,
                 hostname=cattle.hostname,

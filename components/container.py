@@ -21,7 +21,7 @@ from proxmox.ownership import render_notes
 
 
 @dataclass(frozen=True)
-class ContainerWish:
+class ContainerSpec:
     """A container as a stack declares it. Memory and swap in MB, disk in GB."""
 
     vmid: int
@@ -64,7 +64,7 @@ def proxmox_provider(connection: Connection, environment: dict[str, str]) -> Pro
 
 def container(
     name: str,
-    wish: ContainerWish,
+    spec: ContainerSpec,
     claim: Claim,
     *,
     connection: Connection,
@@ -72,37 +72,37 @@ def container(
     also_ignore: Sequence[str] = (),
 ) -> ContainerLegacy:
     """Declare a container, stopped, with its VMID proved free first."""
-    network = wish.network.declared
-    proof = vmid_proof(connection, wish.vmid, wish.node, claim.adopted_claim)
+    network = spec.network.declared
+    proof = vmid_proof(connection, spec.vmid, spec.node, claim.adopted_claim)
     return ContainerLegacy(
         name,
         {
-            "vmId": wish.vmid,
-            "nodeName": wish.node,
-            "description": claim.claim.apply(lambda mark: render_notes(wish.purpose, mark)),
-            "tags": list(wish.tags),
+            "vmId": spec.vmid,
+            "nodeName": spec.node,
+            "description": claim.claim.apply(lambda mark: render_notes(spec.purpose, mark)),
+            "tags": list(spec.tags),
             "unprivileged": True,
-            "protection": wish.protection,
+            "protection": spec.protection,
             "started": False,
-            "startOnBoot": wish.start_on_boot,
-            "operatingSystem": {"templateFileId": wish.template, "type": "debian"},
-            "cpu": {"cores": wish.cores},
-            "memory": {"dedicated": wish.memory, "swap": wish.swap},
-            "disk": {"datastoreId": wish.storage, "size": wish.disk},
+            "startOnBoot": spec.start_on_boot,
+            "operatingSystem": {"templateFileId": spec.template, "type": "debian"},
+            "cpu": {"cores": spec.cores},
+            "memory": {"dedicated": spec.memory, "swap": spec.swap},
+            "disk": {"datastoreId": spec.storage, "size": spec.disk},
             # nesting and nothing else: any other feature is refused for every token (facts proxmox 2.2)
-            "features": {"nesting": True} if wish.nesting else None,
+            "features": {"nesting": True} if spec.nesting else None,
             "networkInterfaces": cards(network),
             "initialization": {
-                "hostname": wish.hostname,
+                "hostname": spec.hostname,
                 "ipConfigs": ip_configs(network),
                 "dns": name_service(network),
-                "userAccount": {"keys": list(wish.ssh_public_keys)} if wish.ssh_public_keys else None,
+                "userAccount": {"keys": list(spec.ssh_public_keys)} if spec.ssh_public_keys else None,
             },
         },
         pulumi.ResourceOptions.merge(
             opts,
             pulumi.ResourceOptions(
-                ignore_changes=["mountPoints", "started", *wish.network.ignored, *also_ignore],
+                ignore_changes=["mountPoints", "started", *spec.network.ignored, *also_ignore],
                 delete_before_replace=True,
                 hooks=pulumi.ResourceHookBinding(before_create=[proof]),
             ),

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 
 from components.claim import Claim
-from components.container import ContainerWish, container, proxmox_provider
+from components.container import ContainerSpec, container, proxmox_provider
 from components.dynamic import Owned
 from components.parts import Guard, Power, Volume, VolumeRemoval
 from proxmox.planning import PowerSpec, RemovalSpec, VolumeSpec
@@ -46,7 +46,7 @@ class PetStorage(pulumi.ComponentResource):
         claim = Claim(f"{name}-claim", vmid=pet.vmid, adopted=stack.claim, opts=kept)
         guest = container(
             f"{name}-container",
-            ContainerWish(
+            ContainerSpec(
                 vmid=pet.vmid,
                 node=connection.node,
                 hostname=pet.hostname,

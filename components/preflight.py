@@ -163,8 +163,8 @@ def home_faults(stack: CattleStack, keys: Sequence[str], state: OwnState) -> lis
     cattle = stack.cattle
     at_home = (mount["source"] for mount in state.placed or () if normal_path(mount["path"]) == cattle.mount_path)
     placed = next(at_home, None)
-    now, wished = _place(state.home == "volume", placed), _place(bool(cattle.volume), cattle.home_folder)
-    if now != wished:
+    now, wanted = _place(state.home == "volume", placed), _place(bool(cattle.volume), cattle.home_folder)
+    if now != wanted:
         rule = f"the cattle that is there has its home on {now}; it would begin again with an empty one"
         remedy = "copy what you want to keep, pulumi destroy, then pulumi up with the new setting; or set it back"
         return [Fault("cattleHostMounts" if placed else "cattleVolume", cattle.volume, rule, remedy)]
@@ -183,11 +183,11 @@ def _remaking(stack: CattleStack, keys: Sequence[str], state: OwnState) -> list[
     return [
         Fault(
             key,
-            "" if key == "cattleSshKeys" else wished,
+            "" if key == "cattleSshKeys" else wanted,
             f"a change replaces CT {stack.cattle.vmid}, and its home, on its root file system, would be lost",
             "set it back; or copy what you want to keep, pulumi destroy, then pulumi up",
         )
-        for key, wished in remaking(stack, keys, state).items()
+        for key, wanted in remaking(stack, keys, state).items()
     ]
 
 
@@ -200,7 +200,7 @@ def remaking(stack: CattleStack, keys: Sequence[str], state: OwnState) -> dict[s
         "cattleSshKeys": (_told(state, "initialization", "userAccount", "keys"), list(keys)),
     }
     # What the plugin does not tell, as of a guest that was imported, it can't find changed. No key: told elsewhere.
-    return {key: wished for key, (now, wished) in declared.items() if now and wished and now != wished}
+    return {key: wanted for key, (now, wanted) in declared.items() if now and wanted and now != wanted}
 
 
 def chosen_template(stack: Stack, state: OwnState) -> str:
