@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT
 from provisioning.ssh import HostKey, SshTarget, connect
+from pvelab.pct import Node
 from scripts.lib.preview import SECONDS, UNTOUCHED, Found, Row, comment, read_events, rows
 from tests.e2e.phase_guest import made_of
 from tests.e2e.test_demo import left_behind
@@ -188,6 +190,7 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert [file for file in kept if CANARY.encode() in file.read_bytes()] == []
     assert CANARY not in told
     what_is_on_the_volume_outlives_the_cattle(stacks)
+    what_is_lost_comes_back(stacks)
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")
 
 
@@ -274,6 +277,57 @@ MADE_ANEW = ("/usr/local/bin", "/opt/hermes", "/etc/hermes", "/etc/systemd/syste
 def sessions_of(stacks: Stacks) -> set[str]:
     """The ids of the newest sessions; how a session is titled differs between releases."""
     return set(re.findall(r"\b\d{8}_\d{6}_[0-9a-f]+\b", stacks.shell("hermes sessions list --limit 50")))
+
+
+def what_is_lost_comes_back(stacks: Stacks) -> None:
+    """Pet, cattle and state are gone; what is left is an archive, made while the agent worked (docs/recovery.md 4).
+
+    The database in the archive is then torn, as one that a node's tar has read while it was written.
+    """
+    node = Node(stacks.lab.state_dir)
+
+    def done(method: str, path: str, **params: str) -> list[str]:
+        found = node.call(method, path, **params)
+        return list(node.follow(found)) if isinstance(found, str) and found.startswith("UPID:") else []
+
+    def written() -> str:
+        return stacks.shell(f"sha256sum {STATE}/memories/MEMORY.md {STATE}/.env /home/hermes/workspace/note.txt")
+
+    stacks.agent("backup")
+    before, sessions = written(), sessions_of(stacks)
+    told = done("POST", "/nodes/pve/vzdump", vmid="999", storage="local", mode="snapshot")
+    assert "INFO: backup mode: stop" in told
+    assert stacks.outputs("cattle")["agentState"] == "active"
+    stacks.agent("prompt", "remember: this comes too late")
+
+    done("POST", "/nodes/pve/lxc/105/status/stop")
+    done("DELETE", "/nodes/pve/lxc/105")
+    done("PUT", "/nodes/pve/lxc/999/config", protection="0")
+    done("DELETE", "/nodes/pve/lxc/999", purge="1")
+    shutil.rmtree(stacks.lab.pulumi_state / ".pulumi" / "stacks")
+    for name in ("vm-999-disk-0", "vm-999-disk-1"):
+        done("POST", "/nodes/pve/storage/local-lvm/content", vmid="999", filename=name, size="1G")
+    [archive] = [row["volid"] for row in node.call("GET", "/nodes/pve/storage/local/content", content="backup")]
+    done("POST", "/nodes/pve/lxc", vmid="999", ostemplate=archive, restore="1", storage="local-lvm")
+
+    adopt = subprocess.run(
+        [str(CHECKOUT / "scripts" / "adopt"), "--yes"], env=stacks.env, capture_output=True, text=True, timeout=600,
+        check=False,
+    )  # fmt: skip
+    assert adopt.returncode == 0, adopt.stdout + adopt.stderr
+    assert stacks.outputs("pet")["volumes"]["hermes"]["volid"] == "local-lvm:vm-999-disk-3"
+    # The lab has one file of settings for both stacks.
+    stacks.configure(claim=None)
+    stacks.up("cattle")
+    assert stacks.outputs("cattle")["volume"] == "local-lvm:vm-999-disk-3"
+
+    tear = f"printf torn | dd of={STATE}/state.db bs=1 seek=100 conv=notrunc 2>/dev/null"
+    stacks.shell(f"systemctl stop 'hermes-*' && runuser -u hermes -- sh -c '{tear}; rm -f {STATE}/state.db-*'")
+    assert "answers a prompt" in stacks.agent("restore", "latest")
+    assert written() == before
+    assert sessions <= sessions_of(stacks)
+    assert "Miez" in stacks.agent("prompt", "what do you remember?")
+    assert "this comes too late" not in stacks.shell(f"cat {STATE}/memories/MEMORY.md")
 
 
 def what_is_on_the_volume_outlives_the_cattle(stacks: Stacks) -> None:
