@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from applications.hermes.guest.names import MANAGED_ENV
 from lab import engine
@@ -14,6 +15,7 @@ from lab.instance import CHECKOUT
 from lab.stacks import CONFIG_FILE_VARIABLE
 from tests.e2e.phase_guest import Guest, a_guest, needs_root
 from tests.e2e.test_stacks import Stacks, lab_with_stacks
+from tests.program_copy import copy_with_webservice, ran
 
 pytestmark = needs_root
 
@@ -61,6 +63,7 @@ def test_the_stacks_on_debian_13_go_and_come_back_with_their_memory(tmp_path: Pa
         assert stacks.outputs("cattle")["volume"] == "hdd:999/vm-999-disk-1.raw"
         assert stacks.shell("findmnt --noheadings --output FSTYPE --mountpoint /home/hermes").strip() == "ext4"
         stacks.run("destroy", "cattle", "--yes", "--skip-preview")
+        another_application_runs(stacks, copy_with_webservice(tmp_path / "copy"))
         stacks.up("cattle")
         assert "Bodo" in stacks.agent("prompt", "what do you remember?")
 
@@ -89,3 +92,26 @@ def another_program_reads_the_outputs(stacks: Stacks, folder: Path) -> None:
     again = engine.pulumi(["preview", "--stack", "home"], cwd=folder, env=env)
     assert again.ok, again.explain()
     assert again.changed == {}
+
+
+def another_application_runs(stacks: Stacks, tree: Path) -> None:
+    """The web service of the examples, in a cattle without a volume; the one before is destroyed, and so is this."""
+    ran(tree, "-m", "settings.generate")
+    (tree / ".cache").symlink_to(CHECKOUT / ".cache")
+    own = {"application": "webservice", "webText": "Hello, lab.", "cattleVolume": "", "cattleMountPath": "/srv/web"}
+    before = stacks.lab.stack_config_file.read_text()
+    stacks.configure(**own)
+
+    def run(verb: str, *options: str) -> engine.Run:
+        done = engine.pulumi([verb, "--stack", "cattle", *options], cwd=tree, env=stacks.env)
+        assert done.ok, done.explain()
+        return done
+
+    run("up", "--yes", "--skip-preview")
+    outputs = engine.outputs("cattle", cwd=tree, env=stacks.env)
+    assert outputs["webState"] == "active"
+    assert outputs["url"] == f"http://{outputs['address']}:8080/"
+    assert requests.get(outputs["url"], timeout=20).text == "Hello, lab."
+    assert run("preview").changed == {}
+    run("destroy", "--yes", "--skip-preview")
+    stacks.lab.stack_config_file.write_text(before)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from applications import NAMES
+from tests.program_copy import copy_with_webservice, ran
 from tests.settings import ENVIRONMENT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, sys
 from applications import application
@@ -41,32 +36,7 @@ print(json.dumps({
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of the program with one folder and one line more."""
-    for name in ("applications", "components", "proxmox", "provisioning", "settings"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "docs").mkdir()
-    for file in ("Pulumi.yaml", "docs/options.md", "docs/outputs.md", "docs/stack.schema.json"):
-        shutil.copy(ROOT / file, tmp_path / file)
-    shutil.copytree(ROOT / "examples" / "webservice", tmp_path / "applications" / "webservice")
-    place = tmp_path / "applications" / "__init__.py"
-    last = f'    "{NAMES[-1]}",\n'
-    assert place.read_text().count(last) == 1
-    place.write_text(place.read_text().replace(last, f'{last}    "webservice",\n'))
-    return tmp_path
-
-
-def ran(tree: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return copy_with_webservice(tmp_path / "copy")
 
 
 def test_a_folder_and_a_line_are_another_application(tree: Path) -> None:
