@@ -21,7 +21,6 @@ from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent, DockerAgent
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
-from applications.hermes.settings.service import ServiceSettings
 from provisioning.baseline import Account, baseline
 from provisioning.guest.common import LIBRARY
 from provisioning.job import LargeFile, PayloadFile, sha256_of
@@ -41,8 +40,8 @@ from provisioning.plans import (
     text_of,
 )
 from settings.kinds import USERS_GROUP
-from settings.section import default_of, shown
 from settings.section import secrets as secrets_of
+from settings.section import shown
 
 GUEST = "applications.hermes.guest"
 """The package that runs in the guest."""
@@ -190,9 +189,8 @@ def _render_engine(agent: DockerAgent) -> PhasePlan:
         version=agent.version,
         insecure_registries=tuple(agent.container.insecure_registries),
         registry_ca=agent.model.authorities or None,
-        # Whose the first container's process is makes no difference.
-        uid=default_of(ServiceSettings, "uid"),
-        gid=default_of(ServiceSettings, "gid"),
+        uid=agent.service.uid,
+        gid=agent.service.gid,
     )
     more = (*guest_package(GUEST), *scripts("run.sh", "apt.sh"))
     return plan_of("agent", guest_main(f"{GUEST}.engine"), {}, declared=as_declared(given), given=given, more=more)

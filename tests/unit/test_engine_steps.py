@@ -9,7 +9,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -95,12 +95,15 @@ class Machine:
         monkeypatch.setattr(engine, "INDEX_PAUSES_S", ())
         monkeypatch.setattr(engine, "START_S", 0.0)
 
-    def run(self, fails: str = "", *, words: list[str], status: int = 7, name: str = "docker") -> list[str]:
+    def run(
+        self, fails: str = "", *, words: list[str], status: int = 7, name: str = "docker", **given: Any
+    ) -> list[str]:
         """What the phase says; its exit status is the last line."""
         (self.root / "fails").write_text(fails)
         (self.root / "words").write_text("".join(f"{line}\n" for line in words))
         (self.root / "status").write_text(str(status))
-        plan = render_agent(cattle(agentMode="docker", agentDashboard=False, agentBackend=name, agentImage=IMAGE).agent)
+        usual = {"agentMode": "docker", "agentDashboard": False, "agentBackend": name, "agentImage": IMAGE}
+        plan = render_agent(cattle(**usual, **given).agent)
         for file in plan.files:
             path = self.root / "job" / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,6 +123,15 @@ def test_nothing_fails(machine: Machine) -> None:
     said = machine.run(words=[])
     assert said[-2:] == [f"image: Hermes 0.20.3 in {IMAGE}", "0"], said
     assert json.loads((machine.root / "job" / "result.json").read_text())["engine"] == "20.10.24"
+
+
+@pytest.mark.parametrize(
+    ("given", "user"), [({}, "10000:10000"), ({"agentUid": 12000, "agentGid": 13000}, "12000:13000")], ids=str
+)
+def test_the_image_is_asked_as_the_agents_user(given: dict[str, int], user: str, machine: Machine) -> None:
+    machine.run(words=[], **given)
+    [asked] = [call for call in (machine.root / "calls").read_text().splitlines() if "--entrypoint python" in call]
+    assert f" --user {user} " in asked
 
 
 class Step(NamedTuple):

@@ -327,11 +327,12 @@ CHANGES: list[dict[str, Any]] = [
     {"agentVersion": "0.19.0"},
     {"agentBackend": "podman"},
     {"agentInsecureRegistries": ["192.0.2.1:5000"]},
+    {"agentUid": 12000},
 ]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_the_phase_runs_again_for_another_image_version_or_registry(change: dict[str, Any]) -> None:
+def test_the_phase_runs_again_for_another_image_version_registry_or_account(change: dict[str, Any]) -> None:
     usual = render_agent(stack().agent).digest
     assert render_agent(stack(**change).agent).digest != usual
     assert render_agent(stack().agent).digest == usual

@@ -34,7 +34,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Engine:
-    """The agent phase of Docker mode: the engine, and the image that has to be there."""
+    """The agent phase of Docker mode: the engine, and the image that has to be there.
+
+    `uid` and `gid`: the agent's, by which the image is asked what it holds.
+    """
 
     backend: str
     image: str
