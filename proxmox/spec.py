@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_type_hints
 
 from pydantic import TypeAdapter
+from pydantic.fields import FieldInfo
 
 
 class Spec:
@@ -30,9 +32,25 @@ class Spec:
         return spec
 
     @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """What its properties are called; without `recorded`, which nobody declares."""
+        hints = get_type_hints(cls, include_extras=True)
+        found = {field.name: _in_props(hints[field.name]) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        found.pop("recorded", None)
+        return tuple(alias or name for name, alias in found.items() if alias is not None)
+
+    @classmethod
     def recorded_in(cls, outputs: Mapping[str, Any]) -> Any:
         """What a resource's outputs record; None where they record nothing."""
         return next((outputs[key] for key in cls.RECORDED_AS if outputs.get(key) is not None), None)
+
+
+def _in_props(annotation: Any) -> str | None:
+    """A field's alias; empty where it has none, None where the field is not kept."""
+    told = [part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, FieldInfo)]
+    if any(part.exclude for part in told):
+        return None
+    return next((part.alias for part in told if part.alias), "")
 
 
 _ADAPTERS: dict[type[Spec], TypeAdapter[Any]] = {}

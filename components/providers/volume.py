@@ -19,7 +19,7 @@ from proxmox.planning import VolumeSpec
 class VolumeProvider(PartProvider[VolumeSpec]):
     kind = VolumeSpec
     id_format = "{ref}"
-    updates = ("name", "vmid", "storage", "size", "path", "volid")
+    updates = VolumeSpec.names()
     replaces = ()
     previews_creation = True
 
