@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from components.node_shell import NodeSsh
-from proxmox.hostmounts import HostMount
+from proxmox.host_mounts import HostMount
 from settings.stack import CattleStack
 
 

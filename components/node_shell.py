@@ -12,7 +12,7 @@ from pydantic import Field
 from provisioning.errors import HostKeyMismatch, PrivateKeyError, ProvisioningError, SshAuthError
 from provisioning.ssh import HostKey, SshConnection, SshTarget, connect
 from proxmox.errors import NodeShellFailed
-from proxmox.hostmounts import HostMountSpec
+from proxmox.host_mounts import HostMountSpec
 from proxmox.hostshell import COMMAND_SECONDS, Answer, HostShell
 
 CONNECT_SECONDS = 20.0

@@ -20,7 +20,7 @@ from provisioning.ssh import HostKey, public_half
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
 from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Subject
-from proxmox.hostmounts import HostMountSpec, commands_to_paste, judge_folders, paste
+from proxmox.host_mounts import HostMountSpec, commands_to_paste, judge_folders, paste
 from proxmox.hostshell import read_folders, require_node, with_ids
 from proxmox.mountpoint import normal_path
 from proxmox.network import NetworkSpec

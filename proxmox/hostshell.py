@@ -18,7 +18,7 @@ from proxmox.client import Proxmox
 from proxmox.errors import NodeShellFailed, NoSuchGuest, NotAsPlanned, Subject
 from proxmox.execution import ATTEMPTS, Report, execute, silent
 from proxmox.facts import GuestFacts, locate, read_guest
-from proxmox.hostmounts import (
+from proxmox.host_mounts import (
     FolderFacts,
     HostMount,
     HostMountSpec,

@@ -16,7 +16,7 @@ from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
 from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, Subject, TlsUntrusted
 from proxmox.facts import Around, ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
-from proxmox.hostmounts import HostMountSpec, commands_to_paste, root_needed, storage_folder
+from proxmox.host_mounts import HostMountSpec, commands_to_paste, root_needed, storage_folder
 from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.neighbours import answer_of, resolved

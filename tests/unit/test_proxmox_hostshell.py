@@ -13,7 +13,7 @@ from proxmox import hostshell
 from proxmox.client import Guest
 from proxmox.errors import NodeShellFailed, NotAsPlanned, RootNeeded
 from proxmox.facts import GuestFacts
-from proxmox.hostmounts import FolderFacts, HostMount, HostMountSpec
+from proxmox.host_mounts import FolderFacts, HostMount, HostMountSpec
 from proxmox.hostshell import ensure_host_mounts, prove_host_mounts, read_folder, read_fstab, require_node
 
 DATA = HostMount("/mnt/pve/hdd/hermes", "/data", owner=10000)

@@ -11,7 +11,7 @@ import pytest
 from proxmox.client import Node, Permissions, Storage, Version
 from proxmox.errors import Fault
 from proxmox.facts import ClusterFacts, GuestFacts
-from proxmox.hostmounts import HostMount, HostMountSpec
+from proxmox.host_mounts import HostMount, HostMountSpec
 from proxmox.planning import GIB, AttachSpec, RemovalSpec, VolumeSpec
 from proxmox.preflight import (
     CattleCheck,

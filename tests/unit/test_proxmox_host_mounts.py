@@ -11,7 +11,7 @@ import pytest
 
 from proxmox.errors import GuestElsewhere, GuestLocked, HostFolderUnusable
 from proxmox.facts import GuestFacts
-from proxmox.hostmounts import (
+from proxmox.host_mounts import (
     FolderFacts,
     HostChange,
     HostMount,
