@@ -102,7 +102,7 @@ class Machine:
         (self.root / "fails").write_text(fails)
         (self.root / "words").write_text("".join(f"{line}\n" for line in words))
         (self.root / "status").write_text(str(status))
-        usual = {"agentMode": "docker", "agentDashboard": False, "agentBackend": name, "agentImage": IMAGE}
+        usual: dict[str, Any] = {"agentMode": "docker", "agentDashboard": False, "agentBackend": name, "agentImage": IMAGE}
         plan = render_agent(cattle(**usual, **given).agent)
         for file in plan.files:
             path = self.root / "job" / file.path
@@ -128,7 +128,7 @@ def test_nothing_fails(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("given", "user"), [({}, "10000:10000"), ({"agentUid": 12000, "agentGid": 13000}, "12000:13000")], ids=str
 )
-def test_the_image_is_asked_as_the_agents_user(given: dict[str, int], user: str, machine: Machine) -> None:
+def test_the_image_is_asked_as_the_agents_user(given: dict[str, Any], user: str, machine: Machine) -> None:
     machine.run(words=[], **given)
     [asked] = [call for call in (machine.root / "calls").read_text().splitlines() if "--entrypoint python" in call]
     assert f" --user {user} " in asked
