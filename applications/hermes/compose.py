@@ -16,7 +16,7 @@ import yaml
 
 from applications.hermes.guest.backend import PODMAN_NETWORK
 from applications.hermes.guest.inputs import Container, Port
-from applications.hermes.guest.names import IDENTITY_LABEL, STOP_S
+from applications.hermes.guest.names import API_SERVER, DASHBOARD_SERVER, IDENTITY_LABEL, STOP_S
 from applications.hermes.guest.walls import DATA_MOUNT
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import DockerAgent
@@ -144,7 +144,7 @@ def ca_digest(certificates: str) -> str:
 def container_parameters(stack: AgentStack, agent: DockerAgent, definition: Mapping[str, Any]) -> Container:
     """What the guest has to know besides compose.yaml: ports to prove free, folders to prove there."""
     container = agent.container
-    names = {agent.api.port: "API server", agent.dashboard.port: "dashboard"}
+    names = {agent.api.port: API_SERVER, agent.dashboard.port: DASHBOARD_SERVER}
     return Container(
         identity=identity(definition),
         backend=container.backend,

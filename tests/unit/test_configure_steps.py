@@ -10,11 +10,12 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,6 +24,7 @@ from applications.hermes.phases import render_configure
 from provisioning.guest.common import REPEAT
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
+from tests.listening import free_port
 from tests.settings import cattle, unchecked
 
 PYTHON = Path("/usr/bin/python3")
@@ -105,13 +107,15 @@ class Machine:
         (build / "install.json").write_text(json.dumps(told))
         (self.place("/opt/hermes/wanted")).symlink_to(build)
 
-    def run(self, fails: str = "", *, ca: str = "", dashboard: bool = False, user: str = "root") -> list[str]:
+    def run(
+        self, fails: str = "", *, ca: str = "", dashboard: bool = False, user: str = "root", **given: Any
+    ) -> list[str]:
         """What the phase says; its exit status is the last line."""
         (self.root / "fails").write_text(fails)
         (self.root / "words").write_text("".join(f"{line}\n" for line in [*WORDS, REASON]))
         (self.root / "calls").write_text("")
         stack = unchecked(
-            cattle(agentModelKey=KEY, agentDashboard=dashboard, agentApi=True, cattleVolume=""),
+            cattle(agentModelKey=KEY, agentDashboard=dashboard, agentApi=True, cattleVolume="", **given),
             agent__model__authorities=ca,
             agent__service__user=user,
             cattle__mount_path=str(self.root / "home"),
@@ -133,6 +137,12 @@ class Machine:
             check=False,
         )
         return [*done.stdout.splitlines(), str(done.returncode)]
+
+    def files(self) -> dict[str, bytes]:
+        """What the phase writes: the configuration, the home, the programs."""
+        folders = (self.place(path) for path in ("/etc", "/home", "/usr", "/var"))
+        found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in found}
 
     def _here(self, path: str, text: str) -> str:
         """The programs with other folders; state.py works as any other account than root's."""
@@ -221,6 +231,33 @@ def test_a_service_that_does_not_start_is_told_with_its_own_last_lines(machine: 
     shown = machine.run("systemctl restart")[:-1][-LOG_TAIL_LINES:]
     at = shown.index("The last lines of hermes-gateway.service:")
     assert shown[at + 1 :] == [f"{BAR}what the gateway says itself", REPEAT]
+
+
+@pytest.mark.parametrize("key", ["agentApiPort", "agentDashboardPort"])
+def test_a_running_service_keeps_its_port_when_the_new_one_is_taken(machine: Machine, key: str) -> None:
+    def run(port: int) -> list[str]:
+        given: dict[str, Any] = {key: port}
+        return machine.run(dashboard=True, **given)
+
+    machine.tool("systemctl", 'case "$*" in *MainPID*) echo 0;; show*) echo active;; esac')
+    assert run(free_port())[-1] == "0"
+    before = machine.files()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = run(port)
+        assert said[-1] == "1"
+        assert any(line.startswith(f"error: {key} {port}: the ") for line in said), said
+        assert "systemctl" not in (machine.root / "calls").read_text()
+        assert machine.files() == before
+    assert run(port)[-1] == "0"
+
+
+def test_a_running_service_has_its_own_port(machine: Machine) -> None:
+    machine.tool("systemctl", 'case "$*" in *MainPID*) echo 0;; show*) echo active;; esac')
+    port = free_port()
+    assert machine.run(agentApiPort=port)[-1] == "0"
+    with socket.create_server(("127.0.0.1", port)):
+        assert machine.run(agentApiPort=port, ca="a certificate\n")[-1] == "0"
 
 
 def test_an_account_that_is_not_there_is_told(machine: Machine) -> None:

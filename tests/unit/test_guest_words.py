@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from applications.hermes.guest import install, journal, leftovers, managed, verify
+from applications.hermes.guest import install, journal, leftovers, managed, services, verify
+from applications.hermes.guest.names import DASHBOARD, GATEWAY
 from provisioning.guest import common
 from provisioning.guest.common import Refusal
 from provisioning.guest.words import BAR, TOLD_LINES, command, lines_of, plain_path, quote, said, told
@@ -169,7 +170,7 @@ def test_the_holder_of_the_lock_is_named_without_its_words_in_a_command(
 def test_a_child_of_our_own_service_is_no_other_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent's own shell may hold the lock: it ends with the unit, and the next start has it."""
     lock = Lock(tmp_path, monkeypatch)
-    monkeypatch.setattr(leftovers, "in_units", lambda _: True)
+    monkeypatch.setattr(leftovers, "units_of", lambda _: {GATEWAY})
     leftovers.refuse_another_gateway(str(tmp_path), 1)
     assert lock.stopped
 
@@ -177,17 +178,17 @@ def test_a_child_of_our_own_service_is_no_other_gateway(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("groups", "ours"),
     [
-        ("0::/system.slice/hermes-gateway.service\n", True),
-        ("0::/system.slice/hermes-dashboard.service/sub\n", True),
-        ("0::/user.slice/user-10000.slice/hermes-gateway.service.scope\n", False),
-        ("0::/\n", False),
+        ("0::/system.slice/hermes-gateway.service\n", {GATEWAY}),
+        ("0::/system.slice/hermes-dashboard.service/sub\n", {DASHBOARD}),
+        ("0::/user.slice/user-10000.slice/hermes-gateway.service.scope\n", set()),
+        ("0::/\n", set()),
     ],
 )
 def test_a_service_s_process_is_known_by_its_control_group(
-    groups: str, ours: bool, monkeypatch: pytest.MonkeyPatch
+    groups: str, ours: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: groups)
-    assert leftovers.in_units(4711) is ours
+    assert services.units_of(4711) == ours
 
 
 @pytest.mark.parametrize("name", EVIL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -11,13 +12,16 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
 
 from applications.hermes.guest import configure, managed, names, services
-from applications.hermes.phases import render_configure
+from applications.hermes.guest.inputs import Port
+from applications.hermes.phases import facts_of, render_configure
 from provisioning.guest import common
+from provisioning.guest.typed import as_json
 from tests.settings import cattle, unchecked
 
 PASSWORD = "canary horse battery"
@@ -166,17 +170,60 @@ def test_a_unit_runs_from_the_real_folder_and_knows_its_skills(tmp_path: Path) -
     )
 
 
-def test_a_taken_port_is_refused_and_a_free_one_is_not() -> None:
+SERVERS = [("API server", "agentApiPort"), ("dashboard", "agentDashboardPort")]
+
+
+@pytest.mark.parametrize(("what", "key"), SERVERS)
+def test_a_taken_port_is_refused_and_a_free_one_is_not(what: str, key: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(common.Refusal, match=f"can't listen on 127.0.0.1 port {port}"):
-            services.refuse_taken_port("127.0.0.1", port, "dashboard")
-    services.refuse_taken_port("127.0.0.1", port, "dashboard")
+        wanted = Port("127.0.0.1", port, what)
+        with pytest.raises(common.Refusal) as refused:
+            services.refuse_taken_port(wanted)
+        first, *_, last = str(refused.value).splitlines()
+        assert first == f"{key} {port}: the {what} can't listen on 127.0.0.1 port {port}: Address already in use."
+        assert last.startswith(f"Set {key} to a free port")
+    services.refuse_taken_port(wanted)
 
 
 def test_an_address_that_is_not_ours_is_refused() -> None:
     with pytest.raises(common.Refusal, match="may not be one of this container"):
-        services.refuse_taken_port("192.0.2.1", 9119, "dashboard")
+        services.refuse_taken_port(Port("192.0.2.1", 9119, "dashboard"), lambda _: True)
+
+
+class Holder(NamedTuple):
+    """Who has the port that is wanted for the dashboard."""
+
+    unit: str = ""
+    noted: bool = False
+    published: bool = False
+
+
+@pytest.mark.parametrize(
+    ("holder", "refused"),
+    [
+        (Holder(), True),
+        (Holder(noted=True), False),
+        (Holder(unit=names.DASHBOARD), False),
+        # The agent's own tools may listen, in the group of a service that is not restarted.
+        (Holder(unit=names.GATEWAY), True),
+        (Holder(published=True), False),
+    ],
+)
+def test_a_port_is_not_taken_by_what_is_to_be_restarted(
+    holder: Holder, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        facts = facts_of(cattle(agentDashboardPort=port if holder.noted else 9119))
+        (tmp_path / "agent.json").write_text(as_json(facts))
+        monkeypatch.setattr(services, "FACTS", tmp_path / "agent.json")
+        line = f'LISTEN 0 5 127.0.0.1:{port} 0.0.0.0:* users:(("python",pid=4711,fd=4))\n'
+        monkeypatch.setattr(services, "run", lambda *_, **__: line)
+        monkeypatch.setattr(services, "units_of", lambda pid: {holder.unit} if pid == 4711 else set())
+        expected = pytest.raises(common.Refusal, match="agentDashboardPort") if refused else contextlib.nullcontext()
+        with expected:
+            services.refuse_new_ports([Port("127.0.0.1", port, "dashboard")], lambda _: holder.published)
 
 
 def test_a_refusal_ends_the_phase_without_a_traceback(

@@ -72,7 +72,7 @@ class Engines:
             "wait_for_engine": lambda _: None,
             "execute": self.execute,
             "install_file": lambda path, text, **_: path.write_text(text),
-            "refuse_taken_port": lambda *port: self.done.append(f"port {port[1]}"),
+            "refuse_taken_port": lambda port: self.done.append(f"port {port.port}"),
         }.items():
             monkeypatch.setattr(compose, name, value)
         monkeypatch.setattr(services, "UNITS", root / "units")
@@ -83,6 +83,7 @@ class Engines:
         self.containers[backend] = {
             "Config": {"Labels": {IDENTITY_LABEL: identity}},
             "State": {"Running": running},
+            "HostConfig": {"PortBindings": {"8642/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8642"}], "1/tcp": None}},
         }
 
     def has_unit(self) -> None:
@@ -216,6 +217,14 @@ def test_one_that_runs_without_its_unit_gets_it(engines: Engines) -> None:
     engines.supervised = False
     assert engines.start() == "start"
     assert engines.supervised
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_the_ports_of_the_container_are_known(backend: str, engines: Engines) -> None:
+    assert not compose.publishes(8642)
+    engines.has(backend, OLD)
+    assert compose.publishes(8642)
+    assert not compose.publishes(9119)
 
 
 def test_a_setting_stops_and_starts_the_same_container(engines: Engines) -> None:

@@ -77,6 +77,13 @@ def inspect(backend: Backend) -> dict[str, Any] | None:
     return found[0]
 
 
+def publishes(port: int) -> bool:
+    """Whether the agent's container has this port of the guest, in whichever engine."""
+    found = [container for backend in BACKENDS.values() if (container := _in_engine(backend)) is not None]
+    bound = [each for container in found for each in (container["HostConfig"]["PortBindings"] or {}).values()]
+    return any(binding["HostPort"] == str(port) for bindings in bound for binding in bindings or ())
+
+
 def decide(present: dict[str, Any] | None, *, identity: str, started: str | None, reads: str, supervised: bool) -> str:
     """What has to happen: nothing, start, restart, or create.
 
@@ -117,7 +124,7 @@ def start(inputs: Configure, container: Container, compose_text: str, env: dict[
         print(f"container: {what}", flush=True)
         _stop_in(backend, present)
         for port in container.ports:
-            refuse_taken_port(port.host, port.port, port.what)
+            refuse_taken_port(port)
         # Mounted files are looked up anew at the start: replaced ones are read from here on. The writable layer stays.
         _bring_up(backend, facts.user, facts.hermes_home, anew=what == "create")
     install_file(STARTED, json.dumps({CONTAINER: reads}, indent=1), mode=0o644, gid=0)

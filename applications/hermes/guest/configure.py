@@ -16,7 +16,7 @@ from typing import Any
 
 from applications.hermes.guest import compose, schedule
 from applications.hermes.guest import home as home_program
-from applications.hermes.guest.inputs import Configure, Installed
+from applications.hermes.guest.inputs import Configure, Installed, Port
 from applications.hermes.guest.install import install_facts, install_programs, refuse_moved_state
 from applications.hermes.guest.leftovers import clear
 from applications.hermes.guest.managed import (
@@ -28,10 +28,17 @@ from applications.hermes.guest.managed import (
     write_managed,
 )
 from applications.hermes.guest.migration import migration_of
-from applications.hermes.guest.names import DASHBOARD, GATEWAY, KEPT_FOLDER, MANAGED
+from applications.hermes.guest.names import API_SERVER, DASHBOARD, DASHBOARD_SERVER, GATEWAY, KEPT_FOLDER, MANAGED
 from applications.hermes.guest.releases import release_of
 from applications.hermes.guest.room import refuse_full_volume
-from applications.hermes.guest.services import refuse_user_units, render_unit, start_services, wanted_state, write_units
+from applications.hermes.guest.services import (
+    refuse_new_ports,
+    refuse_user_units,
+    render_unit,
+    start_services,
+    wanted_state,
+    write_units,
+)
 from applications.hermes.guest.update import WANTED, Subject, installed_at, newest_of, running_build, switching
 from provisioning.guest.common import Refusal, answer_in, as_user, is_mounted, phase_main
 from provisioning.guest.trust import trust
@@ -78,6 +85,8 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
         )
     refuse_user_units(home, user)
     refuse_moved_state(user, home, facts.hermes_home, KEPT_FOLDER)
+    container = inputs.container
+    refuse_new_ports(ports_of(inputs).values() if container is None else container.ports, compose.publishes)
 
     env = managed_values(inputs, hidden)
 
@@ -135,6 +144,17 @@ def put_in_place(
     return {**env, AUTH_FILE: in_home["auth"]} if in_home["auth"] else env
 
 
+def ports_of(inputs: Configure) -> dict[str, Port]:
+    """Where the services listen in bare-metal mode."""
+    api, dashboard = inputs.facts.api_server, inputs.dashboard
+    found = {}
+    if api.enabled:
+        found[GATEWAY] = Port(api.host, api.port, API_SERVER)
+    if dashboard.enabled:
+        found[DASHBOARD] = Port(dashboard.host, dashboard.port, DASHBOARD_SERVER)
+    return found
+
+
 def bring_up_services(
     job: Path,
     inputs: Configure,
@@ -150,11 +170,8 @@ def bring_up_services(
     if not dashboard.enabled:
         del wanted[DASHBOARD]
     write_units({unit: texts[unit] for unit in wanted})
-    ports = {DASHBOARD: (dashboard.host, dashboard.port, "dashboard")}
-    if facts.api_server.enabled:
-        ports[GATEWAY] = (facts.api_server.host, facts.api_server.port, "API server")
     clear(facts.user, facts.hermes_home, GATEWAY)
-    restarted = start_services(wanted, ports, gateway_first)
+    restarted = start_services(wanted, ports_of(inputs), gateway_first)
     print(f"services: {'restarted ' + ', '.join(restarted) if restarted else 'nothing to restart'}")
     return restarted
 

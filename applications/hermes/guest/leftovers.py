@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from applications.hermes.guest.names import DASHBOARD, GATEWAY
-from applications.hermes.guest.services import units_present
+from applications.hermes.guest.services import units_of, units_present
 from provisioning.guest.common import Refusal, as_user, run
 from provisioning.guest.words import said
 
@@ -40,7 +39,7 @@ def refuse_another_gateway(state: str, main_pid: int) -> None:
     holder = holder_of(LOCKS.read_text(), found.st_dev, found.st_ino)
     if holder in (None, main_pid):
         return
-    if in_units(holder):
+    if units_of(holder):
         # A child of our own services, not another gateway: it ends with them. They are started afterwards.
         run("systemctl", "stop", *units_present())
         refuse_another_gateway(state, 0)
@@ -54,15 +53,6 @@ def refuse_another_gateway(state: str, main_pid: int) -> None:
         f"It calls itself {said(words)}.\n"
         f"Two gateways on one home ruin its data. End it (kill {holder}), then run again."
     )
-
-
-def in_units(pid: int) -> bool:
-    """Whether a process is of one of our services, by its control group: it can't leave that by itself."""
-    try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return any({GATEWAY, DASHBOARD} & set(line.rpartition(":")[2].split("/")) for line in groups.splitlines())
 
 
 def clear(user: str, state: str, unit: str) -> None:

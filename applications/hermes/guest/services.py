@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from applications.hermes.guest import layout
+from applications.hermes.guest.inputs import Facts, Port
 from applications.hermes.guest.journal import journal
-from applications.hermes.guest.names import DASHBOARD, GATEWAY
+from applications.hermes.guest.names import API_SERVER, DASHBOARD, DASHBOARD_SERVER, FACTS, GATEWAY
 from provisioning.guest.common import (
     STATE,
     CommandFailed,
@@ -24,6 +27,7 @@ from provisioning.guest.common import (
     read_json,
     run,
 )
+from provisioning.guest.typed import record
 from provisioning.guest.words import quote, told
 
 UNITS = Path("/etc/systemd/system")
@@ -31,6 +35,8 @@ SHOWN_LINES = 6
 """Of systemctl and of the service each, so that all of it is within job.LOG_TAIL_LINES."""
 STARTED = STATE / "started.json"
 NO_HOLDER = "No process is shown for it: the address may not be one of this container."
+PORTS = {API_SERVER: ("agentApiPort", GATEWAY), DASHBOARD_SERVER: ("agentDashboardPort", DASHBOARD)}
+"""By what answers there: the setting, and the unit that listens in bare-metal mode."""
 PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 """Only the dashboard's web server reads it: the gateway's does not."""
 
@@ -65,22 +71,69 @@ def bring_up(verb: str, *units: str, timeout_s: float = 120) -> None:
     raise CommandFailed(f"{how_it_failed(f'systemctl {verb}', done, SHOWN_LINES)}\n{shown}")
 
 
-def refuse_taken_port(host: str, port: int, what: str) -> None:
-    """A port that somebody else holds makes the service start and die for ever; the holder is named instead."""
+def listeners(port: int) -> str:
+    """What ss(8) says of who listens on a TCP port here."""
+    return run("ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes", f"sport = :{port}", check=False)
+
+
+def units_of(pid: int) -> set[str]:
+    """Which of our services a process is of, by its control group: it can't leave that by itself."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    return {GATEWAY, DASHBOARD} & {name for line in groups.splitlines() for name in line.rpartition(":")[2].split("/")}
+
+
+def refuse_taken_port(wanted: Port, ours: Callable[[Port], bool] = lambda _: False) -> None:
+    """A port that somebody else holds makes the service start and die for ever; the holder is named instead.
+
+    `ours`: whether the holder is what is going to be restarted.
+    """
+    host, port = wanted.host, wanted.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1" if host == "localhost" else host, port))
         except OSError as error:
-            holder = run(
-                "ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes", f"sport = :{port}", check=False
-            )
+            if error.errno == errno.EADDRINUSE and ours(wanted):
+                return
+            key, _ = PORTS[wanted.what]
+            holder = listeners(port)
             raise Refusal(
-                f"the {what} can't listen on {host} port {port}: {error.strerror}.\n"
+                f"{key} {port}: the {wanted.what} can't listen on {host} port {port}: {error.strerror}.\n"
                 f"{told(holder) if holder.strip() else NO_HOLDER}\n"
-                "Choose another port or address, or end the process that holds it."
+                f"Set {key} to a free port or choose another address, or end the process that holds it."
             ) from None
+
+
+def noted_ports() -> set[int]:
+    """The ports of our own that FACTS notes."""
+    noted = record(Facts, FACTS)
+    if noted is None:
+        return set()
+    api, probe = noted.api_server, noted.probe
+    found = ((api.enabled, api.port), (probe.dashboard, probe.dashboard_port))
+    return {port for enabled, port in found if enabled}
+
+
+def refuse_new_ports(wanted: Iterable[Port], published: Callable[[int], bool]) -> None:
+    """Refuse a port that is new to us and taken, while all that runs still runs as it did.
+
+    A run that was ended in the middle may have noted other ports than those that we have. So a holder of our own does
+    not count either: the service that listens there, or the container, of which `published` knows.
+    """
+
+    def ours(port: Port) -> bool:
+        _, unit = PORTS[port.what]
+        own = any(unit in units_of(int(pid)) for pid in re.findall(r"\bpid=(\d+)", listeners(port.port)))
+        return own or published(port.port)
+
+    known = noted_ports()
+    for port in wanted:
+        if port.port not in known:
+            refuse_taken_port(port, ours)
 
 
 def refuse_user_units(home: str, user: str) -> None:
@@ -132,7 +185,7 @@ def write_units(texts: dict[str, str]) -> None:
 
 
 def start_services(
-    wanted: dict[str, str], ports: dict[str, tuple[str, int, str]], gateway_first: Callable[[], None] | None = None
+    wanted: dict[str, str], ports: dict[str, Port], gateway_first: Callable[[], None] | None = None
 ) -> list[str]:
     """Start what does not run, restart what runs with something older. Returns the units that were touched.
 
@@ -143,7 +196,7 @@ def start_services(
     stale = [unit for unit in wanted if not is_active(unit) or started.get(unit) != wanted[unit]]
     for unit in stale:
         if unit in ports and not is_active(unit):
-            refuse_taken_port(*ports[unit])
+            refuse_taken_port(ports[unit])
     if wanted:
         # A restart of last week is no news: verify wants to hear of those from here on (systemctl(1), reset-failed).
         run("systemctl", "reset-failed", *wanted, check=False)
