@@ -18,7 +18,7 @@ from applications.hermes.phases import render_agent
 from provisioning.guest import common
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
-from tests.settings import cattle
+from tests.settings import DOCKER, cattle
 
 WORDS = [f"a line of its output, the {number}." for number in range(40)]
 REASON = "the true reason, in its own words"
@@ -102,7 +102,7 @@ class Machine:
         (self.root / "fails").write_text(fails)
         (self.root / "words").write_text("".join(f"{line}\n" for line in words))
         (self.root / "status").write_text(str(status))
-        usual: dict[str, Any] = {"agentMode": "docker", "agentDashboard": False, "agentBackend": name, "agentImage": IMAGE}
+        usual = {**DOCKER, "agentBackend": name, "agentImage": IMAGE}
         plan = render_agent(cattle(**usual, **given).agent)
         for file in plan.files:
             path = self.root / "job" / file.path
