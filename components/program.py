@@ -164,7 +164,7 @@ def pet_outputs(stack: CattleStack) -> Mapping[str, Any]:
             raise Faults([same], what=f"Stack {stack.name} can't read the outputs of its pet") from None
         raise
     if not {"vmid", "node", "volumes"} <= set(outputs):
-        rule = "the pet's stack has no outputs: it was never up, was destroyed, or is no pet"
+        rule = "the pet's stack has no outputs: it was never up, was destroyed, or is not a pet"
         first = Fault("petStack", name, rule, f"pulumi up --stack {name}, or name the stack of the pet")
         raise Faults([first], what=f"Stack {stack.name} needs a pet")
     return outputs

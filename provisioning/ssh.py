@@ -74,7 +74,7 @@ class HostKey:
         try:
             blob = base64.b64decode(parts[1], validate=True)
         except binascii.Error as error:
-            raise ValueError(f"not a public key line: {line!r}; the second word is no base64") from error
+            raise ValueError(f"not a public key line: {line!r}; the second word is not base64") from error
         # The blob begins with its own type name, length first: a line whose two halves disagree is a mistake.
         inner = blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii", "replace")
         if inner != parts[0]:

@@ -701,7 +701,7 @@ def _text(value: object) -> str:
 def _task_node(upid: str) -> str:
     parts = upid.split(":")
     if len(parts) < 8 or parts[0] != "UPID" or not parts[1]:
-        raise ProxmoxError(f"{upid!r} is no task of Proxmox")
+        raise ProxmoxError(f"{upid!r} is not a task of Proxmox")
     return parts[1]
 
 

@@ -51,9 +51,9 @@ def is_slot(key: str) -> bool:
 
 
 def slot_number(key: str) -> int:
-    """3 for "mp3". ValueError for anything that is no mount point key."""
+    """3 for "mp3". ValueError for anything that is not a mount point key."""
     if not is_slot(key):
-        raise ValueError(f"{key!r} is no mount point key (mp0 to mp{MAX_SLOTS - 1})")
+        raise ValueError(f"{key!r} is not a mount point key (mp0 to mp{MAX_SLOTS - 1})")
     return int(key[2:])
 
 
@@ -161,7 +161,7 @@ def parse_size(text: str) -> int:
     """Bytes of "8G", "512M", "1T" or a bare number of bytes. ValueError for anything else."""
     match = _SIZE.match(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no size (a number, then K, M, G, T or nothing)")
+        raise ValueError(f"{text!r} is not a size (a number, then K, M, G, T or nothing)")
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 

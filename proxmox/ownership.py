@@ -17,10 +17,10 @@ _CLAIM = re.compile(r"^[ \t]*claim:[ \t]*(?P<claim>[0-9a-f]{8}(?:-[0-9a-f]{4}){3
 
 
 def render_notes(text: str, claim: str) -> str:
-    """A description: `text`, an empty line, the claim. ValueError when `claim` is no uuid in lower case."""
+    """A description: `text`, an empty line, the claim. ValueError when `claim` is not a uuid in lower case."""
     mark = f"claim: {claim}"
     if _CLAIM.fullmatch(mark) is None:
-        raise ValueError(f"{claim!r} is no uuid in lower case")
+        raise ValueError(f"{claim!r} is not a uuid in lower case")
     if _CLAIM.search(text):
         raise ValueError("the text for people has a claim line of its own")
     return f"{text.strip()}\n\n{mark}\n" if text.strip() else f"{mark}\n"

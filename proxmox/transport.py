@@ -57,7 +57,7 @@ class _Answers(JsonSerializer):  # type: ignore[misc]  # proxmoxer has no types
         if body is None or "data" not in body:
             raise Unreachable(
                 f"{response.url.split('?')[0]} gave an answer that is not Proxmox's",
-                "the body is no JSON object with data",
+                "the body is not a JSON object with data",
                 "check that the endpoint is the Proxmox API itself, not a proxy's page",
             )
         return body["data"]

@@ -95,7 +95,7 @@ def read_text(name: str) -> str:
         # Some editors put a mark before the text (UTF-8's byte order mark), which is no part of it.
         return path.read_text(encoding="utf-8-sig")
     except UnicodeError:
-        raise refuse(f"the file {name} is no text in UTF-8", "name the right file") from None
+        raise refuse(f"the file {name} is not a text in UTF-8", "name the right file") from None
     except OSError as error:
         rule = f"the file {name} can't be read: {error.strerror}"
         raise refuse(rule, "correct the path or the file's mode") from None
@@ -228,7 +228,7 @@ def key_type(line: str) -> str:
     try:
         content = base64.b64decode(blob, validate=True)
     except ValueError:  # binascii's own, and that of letters beyond ASCII
-        raise ValueError("the second word is no base64") from None
+        raise ValueError("the second word is not base64") from None
     # The blob begins with its own type name, length first: a line whose two halves disagree is a mistake.
     if not name or content[4 : 4 + int.from_bytes(content[:4], "big")] != name.encode():
         raise ValueError("the blob is of another type")
@@ -317,7 +317,8 @@ def unfit_for_env(value: str) -> str | None:
 def variable_name(value: str) -> str:
     """The name of an environment variable."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise refuse(f"{value!r} is no environment variable name: letters, digits and _, no digit first", "correct it")
+        rule = f"{value!r} is not an environment variable name: letters, digits and _, no digit first"
+        raise refuse(rule, "correct it")
     return value
 
 

@@ -153,4 +153,4 @@ def _unknown_keys(config: Mapping[str, Any]) -> Iterator[Fault]:
     for key in sorted(set(config) - set(SETTINGS)):
         near = difflib.get_close_matches(key, SETTINGS, n=1)
         remedy = f"did you mean {near[0]}?" if near else "docs/options.md lists every key"
-        yield Fault(key, str(config[key]), "is no key of this project", remedy)
+        yield Fault(key, str(config[key]), "is not a key of this project", remedy)

@@ -343,7 +343,7 @@ def test_a_task_that_never_ends_is_given_up_at_its_deadline() -> None:
 
 
 def test_what_is_no_task_is_not_waited_for() -> None:
-    with pytest.raises(errors.ProxmoxError, match="is no task"):
+    with pytest.raises(errors.ProxmoxError, match="is not a task"):
         Server({}).client().wait_task("UPID:")
 
 

@@ -111,7 +111,7 @@ def test_slots(key: str, yes: bool) -> None:
     if yes:
         assert slot_number(key) == int(key[2:])
     else:
-        with pytest.raises(ValueError, match="no mount point key"):
+        with pytest.raises(ValueError, match="not a mount point key"):
             slot_number(key)
 
 
@@ -184,7 +184,7 @@ def test_sizes_are_read(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "8GB", "G", "-1G"])
 def test_what_is_no_size_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
 
@@ -223,7 +223,7 @@ def test_two_claims_prove_nothing() -> None:
 
 @pytest.mark.parametrize("claim", ["", "x", CLAIM.upper(), f"{CLAIM}\nclaim: y"])
 def test_a_claim_is_a_uuid(claim: str) -> None:
-    with pytest.raises(ValueError, match="no uuid"):
+    with pytest.raises(ValueError, match="not a uuid"):
         render_notes("text", claim)
 
 
