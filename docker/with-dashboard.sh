@@ -4,16 +4,14 @@
 set -uo pipefail
 
 serve() {
-  local child=
-  trap 'kill "$child" 2>/dev/null; wait "$child"; exit' TERM
+  # By the shell's own list: a signal may come before a variable has the child's number.
+  trap 'kill $(jobs -p) 2>/dev/null; wait; exit' TERM
   while :; do
     hermes dashboard --no-open --skip-build --host 0.0.0.0 --port 9119 &
-    child=$!
-    wait "$child"
+    wait "$!"
     echo "dashboard: ended with $?; again in 30 s" >&2
     sleep 30 &
-    child=$!
-    wait "$child"
+    wait "$!"
   done
 }
 

@@ -12,7 +12,14 @@ import pytest
 from proxmox import client as client_module
 from proxmox import errors
 from proxmox.client import Address, Permissions, Proxmox, Timings
-from tests.unit.proxmox_http import LOCKED, LOST, SECRET, UPID, Answer, Request, Server, data, die
+from tests.unit.proxmox_http import CONNECTION, LOCKED, LOST, SECRET, UPID, Answer, Request, Server, data, die
+
+
+@pytest.fixture(autouse=True)
+def _nobody_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on those before it."""
+    monkeypatch.setattr(client_module, "_ANSWERED", set())
+
 
 CONFIG = "/nodes/pve/lxc/105/config"
 STATUS = "/nodes/pve/lxc/105/status"
@@ -211,7 +218,11 @@ def test_a_read_is_repeated_until_the_way_is_clear(bad: Answer) -> None:
         (LOST, errors.Unreachable, 30.0),
     ],
 )
-def test_what_never_ends_ends_at_its_deadline(bad: Answer, kind: type[errors.ProxmoxError], limit: float) -> None:
+def test_what_never_ends_ends_at_its_deadline(
+    bad: Answer, kind: type[errors.ProxmoxError], limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a server that has answered before: the time for another one is shorter."""
+    monkeypatch.setattr(client_module, "_ANSWERED", {CONNECTION.endpoint})
     server = Server({f"GET {CONFIG}": bad})
     with pytest.raises(kind):
         server.client().guest_config("pve", 105)
@@ -241,9 +252,8 @@ class Guest:
         )
 
 
-def test_a_server_that_has_never_answered_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_has_never_answered_is_given_up_soon() -> None:
     """A mistyped port is told at once. A node that reboots after it has answered is waited for."""
-    monkeypatch.setattr(client_module, "_ANSWERED", set())
     timings = Timings(retry=30.0, first=1.5)
     silent = Server({"GET /version": LOST})
     with pytest.raises(errors.Unreachable):

@@ -138,7 +138,7 @@ def test_a_volume_is_attached_without_what_a_root_of_before_could_have_left_on_i
 
 
 def test_a_slot_that_is_no_slot_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="no mount point key"):
+    with pytest.raises(ValueError, match="not a mount point key"):
         attach(model_of({999: {}, 105: {}}), {}, slot="rootfs")
 
 
