@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -22,6 +24,7 @@ from pvelab.network import (
     raise_settings,
     restore_settings,
     ruleset,
+    stop_recorded,
 )
 from pvelab.place import Place, leave, machine_lock
 
@@ -230,3 +233,28 @@ def test_the_machine_s_settings_are_raised_once_and_given_back(tmp_path: Path) -
     restore_settings(saved, machine)
     assert {name: (machine / name).read_text() for name in given} == given
     assert list(saved.iterdir()) == []
+
+
+WAITING = "import sys; print('up', flush=True); sys.stdin.read()"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITING}"
+
+
+@pytest.mark.parametrize("program", [WAITING, STUBBORN])
+def test_a_recorded_process_has_let_go_of_everything_once_it_is_stopped(tmp_path: Path, program: str) -> None:
+    """A zombie has no open files any more; before that it has no command line, and its sockets still."""
+    pid_file = tmp_path / "pid"
+    argv = [sys.executable, "-c", program, "our mark"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        pid_file.write_text(f"{process.pid}\n")
+        stop_recorded(pid_file, "another's", timeout=0.1)
+        assert process.poll() is None
+        assert not pid_file.exists()
+        pid_file.write_text(f"{process.pid}\n")
+        stop_recorded(pid_file, "our mark", timeout=0.5)
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()[0]
+        assert state == "Z"
+        pid_file.write_text(f"{process.pid}\n")
+        stop_recorded(pid_file, "our mark", timeout=5.0)
+        assert not pid_file.exists()

@@ -52,12 +52,12 @@ class Stacks:
                 content["config"][f"{PROJECT}:{key}"] = value
         self.lab.stack_config_file.write_text(yaml.safe_dump(content, sort_keys=False))
 
-    def settle_on(self, storage: str) -> None:
-        """Have both root file systems and the pet's volume there."""
-        volume = {"name": "hermes", "storage": storage, "size": 10, "path": "/mnt/hermes"}
+    def settle_on(self, storage: str, size: int = 10) -> None:
+        """Have both root file systems and the pet's volume there. `size` in GB."""
+        volume = {"name": "hermes", "storage": storage, "size": size, "path": "/mnt/hermes"}
         self.configure(petStorage=storage, cattleStorage=storage, petVolumes=[volume])
 
-    def setting(self, key: str) -> object:
+    def setting(self, key: str) -> Any:
         return yaml.safe_load(self.lab.stack_config_file.read_text())["config"][f"{PROJECT}:{key}"]
 
     def set_secret(self, stack: str, key: str, value: str) -> None:
@@ -309,6 +309,8 @@ def what_is_lost_comes_back(stacks: Stacks) -> None:
         done("POST", "/nodes/pve/storage/local-lvm/content", vmid="999", filename=name, size="1G")
     [archive] = [row["volid"] for row in node.call("GET", "/nodes/pve/storage/local/content", content="backup")]
     done("POST", "/nodes/pve/lxc", vmid="999", ostemplate=archive, restore="1", storage="local-lvm")
+    # On another storage, as the page says.
+    stacks.settle_on("local-lvm", stacks.setting("petVolumes")[0]["size"])
 
     adopt = subprocess.run(
         [str(CHECKOUT / "scripts" / "adopt"), "--yes"], env=stacks.env, capture_output=True, text=True, timeout=600,

@@ -13,7 +13,7 @@ from lab.counting import connections_of, processes_of, traced
 from lab.instance import CACHE
 from tests.lifecycle.homesite import Site, good
 
-REQUESTS = 3 + 2 * 5 + 18
+REQUESTS = 1 + 3 + 2 * 5 + 18
 
 counted = pytest.mark.skipif(shutil.which("strace") is None, reason="strace counts the processes")
 
@@ -54,7 +54,7 @@ def test_a_preview_starts_each_plugin_twice_and_nothing_else(with_both: Site, tm
 
 
 def test_a_run_without_changes_asks_no_more_than_it_did(with_both: Site) -> None:
-    """The container as its plugin reads it, two parts that are refreshed, and the preflight."""
+    """The way to Proxmox, the container as its plugin reads it, two parts that are refreshed, and the preflight."""
     with_both.preview("cattle")
     assert len(with_both.sent) <= REQUESTS, [str(request) for request in with_both.sent]
     assert with_both.writes == []

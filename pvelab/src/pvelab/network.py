@@ -11,9 +11,9 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import subprocess
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
@@ -328,16 +328,26 @@ def recorded_process(pid_file: Path, mark: str) -> int | None:
 
 
 def stop_recorded(pid_file: Path, mark: str, timeout: float = 5.0) -> None:
-    """End the recorded process: asked first, killed after ``timeout`` seconds."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + timeout
-        asked = False
-        while (pid := recorded_process(pid_file, mark)) is not None and time.monotonic() < deadline:
-            if not asked:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-                asked = True
-            time.sleep(0.02)
+    """End the recorded process: asked first, killed after ``timeout`` seconds.
+
+    It is waited for by a pidfd. A process has no command line any more while it still has its sockets, and a new one
+    could not listen where the old one does.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(pid_file.read_text())
+        process = os.pidfd_open(pid)
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            # Without a command line it ends already.
+            signals = (signal.SIGTERM, signal.SIGKILL) if mark.encode() in command else () if command else (0,)
+            for number in signals:
+                signal.pidfd_send_signal(process, number)
+                if ended.poll(timeout * 1000):
+                    break
+        finally:
+            os.close(process)
     pid_file.unlink(missing_ok=True)
 
 
