@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -298,13 +299,22 @@ def on_schedule(guest: Guest) -> list[str]:
     return [each["name"] for each in backups(guest) if each["reason"] == "on schedule"]
 
 
+def minute_without_backup(guest: Guest) -> str:
+    """The present minute, HH:MM, once it is a later one than that of the last backup."""
+    newest = backups(guest)[0]["name"][: len("20261128T2359")]
+    end = time.monotonic() + 90
+    while (now := guest.shell("date --utc +%Y%m%dT%H%M").strip()) <= newest:
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    return f"{now[-4:-2]}:{now[-2:]}"
+
+
 def test_the_cattle_backs_up_by_itself_and_what_keeps_it_from_that_is_seen(
     guest: Guest, pair: Pair, built: tuple[str, str]
 ) -> None:
     work = f"{HOME}/workspace/plan.md"
     guest.shell(f"runuser -u hermes -- sh -c 'echo first >{work}'")
-    # The minute that began a moment ago: the last backup is of an update, longer ago than that.
-    due = guest.shell("date +%H:%M").strip()
+    due = minute_without_backup(guest)
     running = pids(guest)
     guest.run(guest.configure(built[1], agentBackupsKept=20, agentBackupTimes=[due]))
     assert guest.shell("systemctl is-active agent-backup.timer").strip() == "active"
