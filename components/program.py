@@ -14,10 +14,10 @@ from pulumi.runtime.config import CONFIG, is_config_secret
 
 from components.state import read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
-from settings.read import SECRETS, SETTINGS, read_stack
+from settings.read import SECRETS, SETTINGS, read_stack, stack_file
 from settings.stack import CattleStack, PetStack, Stack
 
-PROJECT_FILE = Path(__file__).resolve().parents[1] / "Pulumi.yaml"
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def run() -> dict[str, pulumi.Input[Any]]:
@@ -40,7 +40,7 @@ def read_settings() -> PetStack | CattleStack:
         stack,
         {key: config.get(key) for key in SETTINGS.keys() | given},
         os.environ,
-        in_clear=frozenset(given - secret) | parts_in_clear(_stack_file(stack), project),
+        in_clear=frozenset(given - secret) | parts_in_clear(_text_of(stack), project),
         with_secrets=secret,
     )
 
@@ -61,9 +61,9 @@ def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _stack_file(stack: str) -> str:
-    """The text of the stack's file; empty where there is none. Of --config-file the engine does not tell."""
-    file = Path(os.environ.get("PULUMI_OPTION_CONFIG_FILE") or PROJECT_FILE.with_name(f"Pulumi.{stack}.yaml"))
+def _text_of(stack: str) -> str:
+    """The text of the stack's file; empty where there is none."""
+    file = stack_file(stack, os.environ, ROOT)
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 

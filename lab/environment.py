@@ -7,6 +7,8 @@ import os
 from lab.instance import CACHE, Lab
 from pvelab import environment as pvelab_environment
 
+CONFIG_FILE_VARIABLE = "PULUMI_OPTION_CONFIG_FILE"
+
 
 def environment(lab: Lab) -> dict[str, str]:
     """All variables, pvelab's included; LabError when the lab was never up."""
@@ -30,7 +32,7 @@ def own_variables(lab: Lab) -> dict[str, str | None]:
         # A plugin that is missing is an error: the engine would download it, compared with nothing.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # The committed Pulumi.<stack>.yaml stay as they are: lab/stacks.py says why.
-        "PULUMI_OPTION_CONFIG_FILE": str(lab.stack_config_file),
+        CONFIG_FILE_VARIABLE: str(lab.stack_config_file),
         "PATH": os.pathsep.join([*tools, *path]),
         "HERMES_SSH_KEY_FILE": str(lab.ssh_key_file),
         "HERMES_LAB_DIR": str(lab.state_dir),

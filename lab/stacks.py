@@ -17,13 +17,12 @@ from typing import Any
 import yaml
 
 from lab.engine import command
-from lab.environment import environment
+from lab.environment import CONFIG_FILE_VARIABLE, environment
 from lab.instance import CHECKOUT, Lab
 from lab.services.releases import PINNED
 
 PROJECT = "hermes-homelab"
 STACKS = ("pet", "cattle")
-CONFIG_FILE_VARIABLE = "PULUMI_OPTION_CONFIG_FILE"
 MODEL_KEY = "agentModelKey"
 CATTLE_HOST = 105  # its number in the lab's network, below the DHCP range
 

@@ -25,7 +25,7 @@ from provisioning.ssh import Card, HostKey, SshTarget, connect
 from provisioning.terminal import RAW_LIMIT, Lines, one_line
 
 ROOT = Path(__file__).resolve().parents[1]
-OUTPUTS_SECONDS = 60
+PULUMI_SECONDS = 120
 STACK_TYPE = "pulumi:pulumi:Stack"
 ACCESS_TYPE = "pulumi-python:dynamic/guest:Access"
 ACCESS_OUTPUTS = {"address": "address", "sshHostKey": "host_key", "sshKeyFile": "private_key_file"}
@@ -65,7 +65,7 @@ class Guest:
 
 
 def pulumi_environment(root: Path) -> dict[str, str]:
-    """With the CLI on PATH, or else the checkout's own; without what this program's own Python was started with."""
+    """With the checkout's own CLI before others on PATH; without what this program's own Python was started with."""
     found = {**os.environ}
     found["PATH"] = f"{root / '.cache' / 'pulumi-cli' / 'bin'}{os.pathsep}{found.get('PATH', '')}"
     found.setdefault("PULUMI_HOME", str(root / ".cache" / "pulumi-home"))
@@ -74,23 +74,42 @@ def pulumi_environment(root: Path) -> dict[str, str]:
     return found
 
 
+def pulumi(
+    *arguments: str, folder: Path | None = None, without: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """A command of the CLI, as it ended. `folder`: the project's, if not this one; `without`: variables to leave out.
+
+    Raises AgentError if there is no CLI, or if it does not end.
+    """
+    environment = {name: value for name, value in pulumi_environment(ROOT).items() if name not in without}
+    try:
+        return subprocess.run(
+            ["pulumi", *arguments, "--non-interactive"],
+            cwd=folder or ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PULUMI_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise AgentError("there is no pulumi: scripts/setup installs it") from None
+    except subprocess.TimeoutExpired:
+        what = f"pulumi {' '.join(arguments[:2])} did not end within {PULUMI_SECONDS} s"
+        raise AgentError(
+            f"{what}: see whether the backend can be reached (pulumi whoami -v), then run it again"
+        ) from None
+
+
 def guest_of(stack: str) -> Guest:
-    """The stack's guest, by the CLI on PATH or the checkout's own. Raises AgentError if there is none.
+    """The stack's guest. Raises AgentError if there is none.
 
     Address, host key and key file come from the state of the resource. The engine writes outputs at the end of an `up`
     only, and after a failed `up` people need to log in.
     """
     # The export keeps secrets encrypted, and needs no passphrase.
-    argv = ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"]
-    done = subprocess.run(
-        argv,
-        cwd=ROOT,
-        env=pulumi_environment(ROOT),
-        capture_output=True,
-        text=True,
-        timeout=OUTPUTS_SECONDS,
-        check=False,
-    )
+    done = pulumi("stack", "export", "--stack", stack)
     if done.returncode:
         raise AgentError(f"the state of stack {stack} can't be read:\n{done.stderr.strip()}")
     exported = json.loads(done.stdout)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -32,6 +33,15 @@ from settings.section import (
 from settings.stack import CattleStack, PetStack, Role, Stack
 
 KEY_FILE_VARIABLE = "HERMES_SSH_KEY_FILE"
+CONFIG_FILE_VARIABLE = "PULUMI_OPTION_CONFIG_FILE"
+
+
+def stack_file(stack: str, environment: Mapping[str, str], project: Path) -> Path:
+    """The file of a stack's settings, as the CLI finds it. `project`: the project's folder. Of --config-file only the
+    CLI knows.
+    """
+    return Path(environment.get(CONFIG_FILE_VARIABLE) or project / f"Pulumi.{stack}.yaml")
+
 
 # --- which settings there are -------------------------------------------------------------------
 

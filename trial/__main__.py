@@ -47,7 +47,7 @@ from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
-from settings.read import read_stack
+from settings.read import read_stack, stack_file
 from settings.section import default_of
 from trial.decisions import (
     Held,
@@ -93,8 +93,7 @@ def say(text: str) -> None:
 def settings_of(stack: str) -> AgentStack:
     """The settings in a stack's file, without its secrets. Raises TrialError with all faults."""
     project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())["name"]
-    named = os.environ.get("PULUMI_OPTION_CONFIG_FILE")
-    file = Path(named) if named else CHECKOUT / f"Pulumi.{stack}.yaml"
+    file = stack_file(stack, os.environ, CHECKOUT)
     try:
         given = (yaml.safe_load(file.read_text()) or {}).get("config") or {}
     except (OSError, yaml.YAMLError) as error:

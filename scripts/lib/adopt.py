@@ -20,19 +20,17 @@ from typing import Any
 import yaml
 
 from components.state import own_state_of
-from provisioning.console import pulumi_environment
+from provisioning.console import AgentError, pulumi, pulumi_environment
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, Connection
-from proxmox.errors import Faults, ProxmoxError
+from proxmox.errors import ProxmoxError
 from proxmox.facts import GuestFacts, read_guest
 from proxmox.ownership import describe_guest, parse_claim
-from settings.read import SETTINGS, role_of
+from settings.read import CONFIG_FILE_VARIABLE, SETTINGS, role_of, stack_file
 from settings.stack import Role
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "hermes-homelab"
-CONFIG_FILE_VARIABLE = "PULUMI_OPTION_CONFIG_FILE"
-COMMAND_SECONDS = 120
 SECURE = "secure"
 
 
@@ -62,7 +60,7 @@ class Lost:
 
 def file_of(stack: str) -> Path:
     """A stack's file, as the CLI finds it."""
-    return Path(os.environ.get(CONFIG_FILE_VARIABLE) or ROOT / f"Pulumi.{stack}.yaml")
+    return stack_file(stack, os.environ, ROOT)
 
 
 def settings_of(text: str) -> dict[str, Any]:
@@ -107,21 +105,9 @@ def how_to_set(stack: str, path: str) -> str:
 # ---- Pulumi and Proxmox ---------------------------------------------------------------------------------------------
 
 
-def pulumi(*arguments: str, folder: Path = ROOT) -> str:
-    """What a command of the CLI prints. AdoptError with its own words. `folder`: of the project."""
-    environment = pulumi_environment(ROOT)
-    if folder != ROOT:
-        environment.pop(CONFIG_FILE_VARIABLE, None)
-    done = subprocess.run(
-        ["pulumi", *arguments, "--non-interactive"],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_SECONDS,
-        check=False,
-    )
+def said(*arguments: str, folder: Path = ROOT, without: Sequence[str] = ()) -> str:
+    """What a command of the CLI prints. AdoptError with its own words; `folder`, `without`: as for `pulumi`."""
+    done = pulumi(*arguments, folder=folder, without=without)
     if done.returncode:
         raise AdoptError(f"pulumi {' '.join(arguments[:2])} failed:\n{done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
@@ -138,7 +124,7 @@ def make(stack: str) -> None:
         (folder / "Pulumi.yaml").write_text(f"name: {PROJECT}\nruntime: python\n")
         copy = folder / f"Pulumi.{stack}.yaml"
         copy.write_text(text, encoding="utf-8")
-        pulumi("stack", "init", "--no-select", stack, folder=folder)
+        said("stack", "init", "--no-select", stack, folder=folder, without=[CONFIG_FILE_VARIABLE])
         salt = (yaml.safe_load(copy.read_text(encoding="utf-8")) or {}).get("encryptionsalt")
     if salt and "encryptionsalt" not in (yaml.safe_load(text) or {}):
         with file_of(stack).open("a", encoding="utf-8") as stream:
@@ -156,12 +142,12 @@ def up(stack: str) -> None:
 
 def known_stacks() -> set[str]:
     """Those that the backend has."""
-    return {row["name"].rpartition("/")[2] for row in json.loads(pulumi("stack", "ls", "--json"))}
+    return {row["name"].rpartition("/")[2] for row in json.loads(said("stack", "ls", "--json"))}
 
 
 def has_a_state(stack: str) -> bool:
     """Whether the state knows a guest."""
-    exported = json.loads(pulumi("stack", "export", "--stack", stack))
+    exported = json.loads(said("stack", "export", "--stack", stack))
     resources = (exported.get("deployment") or {}).get("resources") or ()
     return own_state_of({row["urn"]: {"outputs": {}, **row} for row in resources}).vmid is not None
 
@@ -171,7 +157,10 @@ def look(stack: str, settings: Mapping[str, Any], role: Role, *, made: bool) -> 
     sources = {key: _text(settings.get(key, SETTINGS[key].default)) for key in ENVIRONMENT}
     connection = Connection.from_sources(os.environ, sources)
     key = "petVmid" if role is Role.PET else "cattleVmid"
-    vmid = int(settings.get(key, SETTINGS[key].default))
+    given = str(settings.get(key, SETTINGS[key].default))
+    if not given.isdecimal():
+        raise AdoptError(f"{stack}: {key} is {given!r}, and must be a whole number: correct it")
+    vmid = int(given)
     with Proxmox(connection) as client:
         guest = read_guest(client, vmid)
     if guest is None:
@@ -199,7 +188,10 @@ def in_order(stacks: Sequence[str]) -> list[tuple[str, Role, dict[str, Any]]]:
     for stack in stacks:
         if not file_of(stack).is_file():
             raise AdoptError(f"there is no {file_of(stack).name}: bring back the settings first, or write them")
-        settings = settings_of(file_of(stack).read_text(encoding="utf-8"))
+        try:
+            settings = settings_of(file_of(stack).read_text(encoding="utf-8"))
+        except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+            raise AdoptError(f"{file_of(stack)} can't be read as a stack's settings: {error}") from None
         role = role_of(stack, settings.get("role"))
         if role is None:
             raise AdoptError(f"the stack {stack} is neither a pet nor a cattle: set role in {file_of(stack).name}")
@@ -236,7 +228,7 @@ def adopt(stacks: Sequence[str], *, yes: bool) -> int:
     for each in lost:
         if not each.made:
             make(each.stack)
-        pulumi("config", "set", "--stack", each.stack, "claim", each.claim)
+        said("config", "set", "--stack", each.stack, "claim", each.claim)
         up(each.stack)
     return 0
 
@@ -285,9 +277,14 @@ def main() -> int:
         if options.new_passphrase:
             return new_passphrase(options.stacks)
         return adopt(options.stacks, yes=options.yes)
-    except (AdoptError, ProxmoxError, Faults) as error:
+    except (AdoptError, AgentError, ProxmoxError, OSError) as error:
         print(f"adopt: {error}", file=sys.stderr)
-        return 1
+    except EOFError:
+        words = "nobody has answered, and nothing was changed. Without a question: scripts/adopt --yes"
+        print(f"\nadopt: {words}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\nadopt: stopped. The same command goes on", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

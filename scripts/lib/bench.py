@@ -31,7 +31,7 @@ import yaml
 
 from lab import engine
 from lab.counting import Cost, connections_of, processes_of, requests_of, traced
-from lab.environment import environment
+from lab.environment import CONFIG_FILE_VARIABLE, environment
 from lab.instance import ACCOUNT, CACHE, CHECKOUT, Lab, LabError
 from lab.stacks import PROJECT, make_stack
 
@@ -99,9 +99,9 @@ class Bench:
         cwd = CHECKOUT
         if stack == EMPTY:
             cwd = self.scratch
-            env = {name: value for name, value in env.items() if name != "PULUMI_OPTION_CONFIG_FILE"}
+            env = {name: value for name, value in env.items() if name != CONFIG_FILE_VARIABLE}
         elif (own := self._settings(stack)).exists():
-            env = {**env, "PULUMI_OPTION_CONFIG_FILE": str(own)}
+            env = {**env, CONFIG_FILE_VARIABLE: str(own)}
         run = engine.pulumi(
             [verb, "--stack", stack, *more], cwd=cwd, env=env, log=self.lab.state_dir / "bench.log", before=before
         )
@@ -138,7 +138,7 @@ class Bench:
         runtime = {"name": "python", "options": {"toolchain": "pip", "virtualenv": python}}
         (self.scratch / "Pulumi.yaml").write_text(yaml.safe_dump({"name": EMPTY, "runtime": runtime}))
         (self.scratch / "__main__.py").write_text("import pulumi\n")
-        plain = {name: value for name, value in self.env.items() if name != "PULUMI_OPTION_CONFIG_FILE"}
+        plain = {name: value for name, value in self.env.items() if name != CONFIG_FILE_VARIABLE}
         engine.command("stack", "init", EMPTY, cwd=self.scratch, env=plain)
         self.add_cattle(0)
         say("the pet and a first cattle")

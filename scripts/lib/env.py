@@ -374,8 +374,9 @@ def main() -> int:
             print(f'{values[ENDPOINT]}, state in {values[BACKEND]}. To use them:  eval "$(scripts/env)"')
         else:
             print("\n".join(shell_lines(home, values, os.environ)))
-    except (EnvError, TrustError, ProxmoxError, RuntimeError, OSError) as error:
-        print(f"env: {error}", file=sys.stderr)
+    except (EnvError, TrustError, ProxmoxError, RuntimeError, OSError, EOFError, KeyboardInterrupt) as error:
+        stopped = isinstance(error, EOFError | KeyboardInterrupt)
+        print(f"env: {'stopped; the same command begins again' if stopped else error}", file=sys.stderr)
         if options.verb is None:
             # `eval` of nothing would succeed.
             print("false")

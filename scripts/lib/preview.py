@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from components.explanation import SAID
+from provisioning.console import pulumi_environment
 from provisioning.plans import differing_keys
 from provisioning.terminal import visible
 
@@ -243,7 +244,7 @@ def _phase(change: Change, cause: str) -> Row | None:
     elif then and "restarts no service" not in then:
         row = replace(row, restarts=re.sub(r"\.service\b|^restarts ", "", then), offline=SECONDS)
     if re.search(r"\bagent_directory\b|\bcontainer\.image\b", why):
-        return replace(row, restarts=row.restarts, offline=SECONDS, data="a backup first, then migrated")
+        return replace(row, offline=SECONDS, data="a backup first, then migrated")
     return row
 
 
@@ -437,9 +438,7 @@ def _change(step: Mapping[str, Any]) -> Change | None:
 def previewed(stack: str) -> Found:
     """Run the preview of a stack."""
     # Without the variable a preview prints one document and no events.
-    environment = {**os.environ, "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"}
-    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
-        environment.pop(name, None)
+    environment = {**pulumi_environment(ROOT), "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"}
     # The program runs before the refresh: what is wrong with the connection is told in its words, not the plugin's.
     argv = ["pulumi", "preview", "--stack", stack, "--run-program", "--json", "--non-interactive", "--color", "never"]
     try:
@@ -447,7 +446,7 @@ def previewed(stack: str) -> Found:
             argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PREVIEW_SECONDS, check=False
         )
     except FileNotFoundError:
-        raise PreviewError('there is no pulumi on PATH: eval "$(scripts/env)"') from None
+        raise PreviewError("there is no pulumi: scripts/setup installs it") from None
     except subprocess.TimeoutExpired:
         return Found(stack, errors=[f"the preview did not end within {PREVIEW_SECONDS} s"])
     found = read_events(stack, done.stdout.splitlines())

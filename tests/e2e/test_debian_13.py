@@ -11,8 +11,8 @@ import requests
 
 from applications.hermes.guest.names import MANAGED_ENV
 from lab import engine
+from lab.environment import CONFIG_FILE_VARIABLE
 from lab.instance import CHECKOUT
-from lab.stacks import CONFIG_FILE_VARIABLE
 from tests.e2e.phase_guest import Guest, a_guest, needs_root
 from tests.e2e.test_stacks import Stacks, lab_with_stacks
 from tests.program_copy import copy_with_webservice, ran

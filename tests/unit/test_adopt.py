@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
-from scripts.lib.adopt import how_to_set, in_order, settings_of, without_secrets
+from scripts.lib import adopt as program
+from scripts.lib.adopt import AdoptError, how_to_set, in_order, look, settings_of, without_secrets
 from settings.stack import Role
 
 FILE = """\
@@ -52,3 +55,34 @@ def test_a_pet_comes_before_the_cattle_that_mount_its_volumes() -> None:
         ("pet", Role.PET),
         ("cattle", Role.CATTLE),
     ]
+
+
+@pytest.mark.parametrize("text", ["config: [", "config: 7", "- a list"])
+def test_a_file_that_is_none_of_settings_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lab.yaml"
+    file.write_text(text)
+    monkeypatch.setenv("PULUMI_OPTION_CONFIG_FILE", str(file))
+    with pytest.raises(AdoptError, match="can't be read as a stack's settings") as told:
+        in_order(["pet"])
+    assert str(file) in str(told.value)
+
+
+def test_a_number_that_is_none_is_named() -> None:
+    token = "a@pve!ci=00000000-0000-0000-0000-000000000000"
+    given = {"endpoint": "https://192.0.2.1:8006", "apiToken": token, "node": "pve", "petVmid": "many"}
+    with pytest.raises(AdoptError, match="pet: petVmid is 'many', and must be a whole number: correct it"):
+        look("pet", given, Role.PET, made=False)
+
+
+@pytest.mark.parametrize(("end", "words"), [(EOFError("EOF"), "scripts/adopt --yes"), (KeyboardInterrupt(), "stopped")])
+def test_no_answer_is_no_traceback(
+    end: BaseException, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(_stacks: object, *, yes: bool) -> int:
+        del yes
+        raise end
+
+    monkeypatch.setattr(program, "adopt", ended)
+    monkeypatch.setattr("sys.argv", ["adopt"])
+    assert program.main() == 1
+    assert words in capsys.readouterr().err

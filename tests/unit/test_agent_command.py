@@ -100,11 +100,8 @@ WAY_IN = {"address": HOST, "sshHostKey": KEY, "sshKeyFile": "/my keys/id"}
 def test_the_way_in_is_known_before_the_first_up_has_come_to_its_end(
     state: dict[str, Any], wanted: dict[str, str], checkout: Path
 ) -> None:
-    cli = checkout / ".cache" / "pulumi-cli" / "bin" / "pulumi"
-    cli.parent.mkdir(parents=True)
     (checkout / "state.json").write_text(json.dumps(state))
-    cli.write_text(f'#!/bin/sh\n[ "$1 $2 $3 $4" = "stack export --stack mine" ] && cat {checkout}/state.json\n')
-    cli.chmod(0o755)
+    a_cli(checkout, f'[ "$1 $2 $3 $4" = "stack export --stack mine" ] && cat {checkout}/state.json')
     guest = console.guest_of("mine")
     assert (guest.outputs, guest.component, guest.target.host_key.line) == (wanted, "HermesAgent", KEY)
 
@@ -115,6 +112,32 @@ def test_a_stack_without_a_container_has_no_way_in(state: dict[str, Any]) -> Non
 
 
 @pytest.mark.usefixtures("checkout")
+def a_cli(checkout: Path, script: str) -> None:
+    cli = checkout / ".cache" / "pulumi-cli" / "bin" / "pulumi"
+    cli.parent.mkdir(parents=True)
+    cli.write_text(f"#!/bin/sh\n{script}\n")
+    cli.chmod(0o755)
+
+
+def test_a_cli_that_is_not_there_or_does_not_end_is_told(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(checkout))
+    with pytest.raises(console.AgentError, match="scripts/setup installs it"):
+        console.pulumi("stack", "ls")
+    a_cli(checkout, "exec /bin/sleep 600")
+    monkeypatch.setattr(console, "PULUMI_SECONDS", 0.1)
+    with pytest.raises(console.AgentError, match="pulumi stack ls did not end within"):
+        console.pulumi("stack", "ls")
+
+
+def test_a_command_of_the_cli_gets_the_shell_s_variables(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty passphrase is one."""
+    a_cli(checkout, 'echo "${PULUMI_CONFIG_PASSPHRASE-unset} ${LEFT_OUT-unset} $PWD $*"')
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
+    monkeypatch.setenv("LEFT_OUT", "yes")
+    done = console.pulumi("whoami", without=["LEFT_OUT"])
+    assert done.stdout == f" unset {checkout} whoami --non-interactive\n"
+
+
 def test_each_request_has_an_identity_and_one_that_was_cut_off_keeps_it() -> None:
     request_of = console.request_of
     words = ("cattle", "make")
