@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pvelab import guestconfig, guestlife
 from pvelab.access import Identity
 from pvelab.cluster import Cluster, check_config_lock, check_digest, check_protection, root_owner, volume_of
 from pvelab.errors import ApiError, bad_params, denied, die
 from pvelab.guestfile import GuestConfig, Section, is_mount, is_unused, mount_points, mount_type, parse_mount
+from pvelab.rights import check_bridge
 from pvelab.runtime import RuntimeFault
 from pvelab.schema import NETWORK, format_size, parse_property_string
 from pvelab.tasks import Task
@@ -184,60 +186,105 @@ _WORDS = {True: "full clone of mountpoint", False: "linked clone of mount point"
 
 
 def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping[str, str]) -> str:
-    """Task ``vzclone``: every volume is copied into one of the new guest's own, foreign ones too."""
+    """Task ``vzclone``: every volume is copied into one of the new guest's own, foreign ones too.
+
+    For as long as it takes the source is locked (``disk``), so a second clone of it is refused, and the new guest is
+    (``create``). What is refused leaves neither (pve-container: API2/LXC.pm, clone_vm).
+    """
     new, pool, storage = int(params["newid"]), params.get("pool"), params.get("storage")
-    snapshot, access = params.get("snapname"), cluster.access
+    access = cluster.access
+    access.check_guest(who, new, ["VM.Allocate"], pool=pool)
     if pool is not None and pool not in access.pools:
         raise denied(f"pool '{pool}' does not exist")
-    access.check_guest(who, new, ["VM.Allocate"], pool=pool)
     if storage is not None:
-        access.check(who, f"/storage/{storage}", ["Datastore.AllocateSpace"])
-        cluster.volumes.for_containers(storage, node)
-    config = cluster.load(node, vmid)
-    check_config_lock(config)
-    full = params["full"] == "1" if "full" in params else not config.flag("template")
-    if not full and storage is not None:
-        raise die("parameter 'storage' not allowed for linked clones")
-    if full and cluster.is_running(node, vmid) and snapshot is None:
-        raise die(cluster.config.release.clone_of_running)
-    if snapshot is not None:
-        if snapshot not in config.snapshots:
-            raise die(f"snapshot '{snapshot}' does not exist")
-        raise ApiError(501, "clone from a snapshot is not modelled by this lab")
-    for key, mount in mount_points(config.options):
-        volume = mount["volume"]
-        if mount_type(volume) != "volume":
-            raise die(f"unable to clone mountpoint '{key}' (type {mount_type(volume)})")
-        if not full and not cluster.volumes.has_feature(volume, "clone"):
-            raise die(f"Linked clone feature for '{volume}' is not available")
-        if storage is None:
-            access.check(who, f"/storage/{volume.partition(':')[0]}", ["Datastore.AllocateSpace"])
-    guestlife.reserve(cluster, node, new, "create")
+        cluster.volumes.usable(storage, node)
+    with cluster.locked(vmid):
+        source = cluster.load(node, vmid)
+        check_config_lock(source)
+        source.options["lock"] = "disk"
+        cluster.store(node, vmid, source)
+    with _undone(lambda: _unlock(cluster, node, vmid)):
+        guestlife.reserve(cluster, node, new, "create")
+        with _undone(lambda: cluster.conf_path(node, new).unlink(missing_ok=True)):
+            full, target = _judged_clone(cluster, who, source, params, running=cluster.is_running(node, vmid))
+            with cluster.locked(new):
+                cluster.store(node, new, target)
 
     def worker(task: Task) -> None:
         made: list[str] = []
         if cluster.config.release.names_clone:
             task.line(f"creating a clone of container {vmid} with ID {new}")
         try:
-            with cluster.locked(vmid), cluster.locked(new):
-                target = _cloned_options(cluster.load(node, vmid), new, params)
+            with cluster.locked(new):
                 for key, mount in list(mount_points(target.options)):
-                    volume = mount["volume"]
-                    task.line(f"create {_WORDS[full]} {key} ({volume})")
-                    where = (storage or volume.partition(":")[0]) if full else None
-                    copied = _copied(cluster, node, target, volume, new, where=where, task=task)
+                    task.checkpoint()
+                    task.line(f"create {_WORDS[full]} {key} ({mount['volume']})")
+                    where = (storage or mount["volume"].partition(":")[0]) if full else None
+                    copied = _copied(cluster, node, target, mount["volume"], new, where=where, task=task)
                     made.append(copied)
                     size = format_size(cluster.volumes.size(node, copied))
                     target.options[key] = guestconfig.print_mount(key, {**mount, "volume": copied, "size": size})
+                    cluster.store(node, new, target)
+                if pool is not None:
+                    cluster.access.add_to_pool(pool, new)
+                cluster.activate(node, target)  # every volume is mounted for this
+                cluster.runtime.new_identity(cluster.spec(node, new, target), task.line)
                 guestlife.warn_of_nesting(cluster, target, task)
+                _unlock(cluster, node, vmid)
+                del target.options["lock"]
                 cluster.store(node, new, target)
         except (ApiError, RuntimeFault) as error:
+            _unlock(cluster, node, vmid)
             guestlife.undo_creation(cluster, node, new, made, task)
             raise RuntimeFault(f"clone failed: {error}") from error
-        if pool is not None:
-            cluster.access.add_to_pool(pool, new)
 
     return cluster.start_task(node, "vzclone", vmid, who, worker)
+
+
+@contextlib.contextmanager
+def _undone(undo: Callable[[], object]) -> Iterator[None]:
+    """What was done before is taken back where the body fails."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
+
+
+def _judged_clone(
+    cluster: Cluster, who: Identity, source: GuestConfig, params: Mapping[str, str], *, running: bool
+) -> tuple[bool, GuestConfig]:
+    """Whether it is a full clone, and the new guest's configuration, whose volumes are the source's still."""
+    snapshot, storage = params.get("snapname"), params.get("storage")
+    full = params["full"] == "1" if "full" in params else not source.flag("template")
+    if not full and storage is not None:
+        raise die("parameter 'storage' not allowed for linked clones")
+    if snapshot is not None:
+        if snapshot not in source.snapshots:
+            raise die(f"snapshot '{snapshot}' does not exist")
+        raise ApiError(501, "clone from a snapshot is not modelled by this lab")
+    target = _cloned_options(source, int(params["newid"]), params)
+    for key in sorted(target.options):
+        if is_mount(key):
+            volume = parse_mount(key, target.options[key])["volume"]
+            if mount_type(volume) != "volume":
+                raise die(f"unable to clone mountpoint '{key}' (type {mount_type(volume)})")
+            cluster.access.check(who, f"/storage/{storage or volume.partition(':')[0]}", ["Datastore.AllocateSpace"])
+            if full and running:
+                raise die(cluster.config.release.clone_of_running)
+            if not full and not cluster.volumes.has_feature(volume, "clone"):
+                raise die(f"Linked clone feature for '{volume}' is not available")
+        elif re.fullmatch(r"net\d+", key):
+            check_bridge(cluster, who, target.options[key])
+    return full, target
+
+
+def _unlock(cluster: Cluster, node: str, vmid: int) -> None:
+    """Take a clone's lock from its source."""
+    with cluster.locked(vmid):
+        config = cluster.load(node, vmid)
+        config.options.pop("lock", None)
+        cluster.store(node, vmid, config)
 
 
 def _copied(
@@ -252,6 +299,7 @@ def _copied(
 def _cloned_options(source: GuestConfig, new: int, params: Mapping[str, str]) -> GuestConfig:
     dropped = ("lock", "parent", "template")
     options = {k: v for k, v in source.options.items() if k not in dropped and not is_unused(k)}
+    options["lock"] = "create"
     options["hostname"] = params.get("hostname", f"Copy-of-CT-{options.get('hostname', new)}")
     if "description" in params:
         options["description"] = params["description"].rstrip("\n") + "\n"

@@ -64,6 +64,12 @@ UNPACK_DEADLINE = 600.0
 HOST_KEYS: dict[str, tuple[str, ...]] = {"rsa": ("-b", "2048"), "ecdsa": (), "ed25519": ()}
 """Kinds of SSH host keys, with ssh-keygen's options: the default RSA size takes up to two seconds of processor time."""
 
+EMPTY_MACHINE_ID = """set -eu
+[ -L /var/lib/dbus/machine-id ] || rm -f /var/lib/dbus/machine-id
+[ ! -e /etc/machine-id ] || [ "$(head -n 1 /etc/machine-id)" = uninitialized ] || echo >/etc/machine-id
+"""
+"""As sub clear_machine_id of PVE::LXC::Setup::Base does it for a clone that has systemd."""
+
 
 class LxcRuntime:
     """Implements :class:`pvelab.runtime.Runtime` on this machine. Needs root and the packages of the lab."""
@@ -259,6 +265,16 @@ class LxcRuntime:
             raise RuntimeFault(f"command 'tar xpf -' failed: exit code {done.returncode or source.returncode}", [text])
         for line in text.splitlines():
             log(line)
+
+    def new_identity(self, spec: GuestSpec, log: Log) -> None:  # noqa: ARG002 - the protocol's; Proxmox says nothing
+        self._need_unprivileged(spec)
+        guest_dir = self.place.guest_dir(spec.node, spec.vmid)
+        self._prepare_folder(spec, guest_dir)
+        try:
+            self._mount(guest_dir)
+            self._in_tree(guest_dir, EMPTY_MACHINE_ID)
+        finally:
+            self._release(guest_dir)
 
     # Power
 

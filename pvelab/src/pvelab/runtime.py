@@ -193,6 +193,9 @@ class Runtime(Protocol):
     def unpack(self, spec: GuestSpec, template: Path, setup: Setup, log: Log) -> None:
         """Mount all of the guest's volumes, unpack the template into them, apply ``setup``, unmount."""
 
+    def new_identity(self, spec: GuestSpec, log: Log) -> None:
+        """Mount all of a clone's volumes and empty its machine id; its host keys stay (PVE::LXC::Setup, clone)."""
+
     def start(self, spec: GuestSpec, log: Log) -> None:
         """Boot the guest and return once its init runs; RuntimeFault when a mount or the start fails."""
 

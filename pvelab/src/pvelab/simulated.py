@@ -131,6 +131,10 @@ class SimulatedRuntime:
             found = base64.b64encode(os.urandom(32)).decode().rstrip("=")
             hostkeys.tell(log, kind, f"SHA256:{found}", spec.hostname)
 
+    def new_identity(self, spec: GuestSpec, log: Log) -> None:
+        for mount in spec.mounts:
+            _check_mount(spec.vmid, mount)
+
     def start(self, spec: GuestSpec, log: Log) -> None:
         with self._lock:
             for mount in spec.mounts:
