@@ -17,7 +17,7 @@ from settings.stack import PetStack
 
 WHY_GUARDED = "the volumes of the cattle belong to this guest"
 SAYS_WHY = "-owns-the-agents-data--to-remove-it-read-docs-operations-md-Remove-everything-for-good"
-"""The end of the guard's name: the one word of ours in the engine's refusal of a destroy, first and last."""
+"""The end of the guard's name: the one word of ours in the engine's refusal of a destroy without a refresh."""
 PURPOSE = "Owns the volumes of the cattle. Do not destroy: the volumes would go with it."
 
 

@@ -66,13 +66,13 @@ def test_nothing_to_do_is_nothing_done(with_pet: Site) -> None:
 def test_destroy_is_refused_before_anything_happens(with_pet: Site) -> None:
     with_pet.node.call("POST", with_pet.node.guest(PET, "/status/start"))
     known = {name: (entry["urn"], entry.get("id")) for name, entry in with_pet.resources("pet").items()}
-    for options in (["--skip-preview"], []):
-        run = with_pet.pulumi("pet", "destroy", "--yes", *options)
+    for verb, *options in (["destroy", "--skip-preview"], ["down"]):
+        run = with_pet.pulumi("pet", verb, "--yes", *options)
         assert not run.ok
-        # The engine's text has our words first and last.
-        first, *_, last = [line for line in run.explain().splitlines() if "::" in line]
-        assert "pet-owns-the-agents-data--to-remove-it-read-docs-operations-md" in first
-        assert last.rstrip("`'").endswith("Remove-everything-for-good")
+        # Our words alone: the engine's own tell how to take the protection away.
+        assert run.explain().splitlines()[0].endswith("The pet is not destroyed; nothing was changed")
+        assert '"Remove everything for good"' in run.explain()
+        assert "protect" not in run.explain()
         assert_plain(run)
         assert with_pet.writes == []
         # The refresh may note that the pet runs; nothing may be forgotten.
@@ -88,6 +88,12 @@ def test_destroy_is_refused_before_anything_happens(with_pet: Site) -> None:
     assert "unprotect" not in run.explain()
     with_pet.configure(petVmid=None)
 
+    # Without the refresh the engine comes first: its text has our words first and last.
+    run = with_pet.pulumi("pet", "destroy", "--yes", "--refresh=false")
+    assert not run.ok
+    first, *_, last = [line for line in run.explain().splitlines() if "::" in line]
+    assert "pet-owns-the-agents-data--to-remove-it-read-docs-operations-md" in first
+    assert last.rstrip("`'").endswith("Remove-everything-for-good")
     with_pet.pulumi("pet", "destroy", "--yes", "--skip-preview", "--exclude-protected")
     assert with_pet.writes == []
     assert list(with_pet.node.volumes()) == [f"local-lvm:vm-{PET}-disk-0", VOLID]

@@ -192,7 +192,7 @@ def test_a_lost_state_is_made_again_without_a_change_to_any_guest(used: Site) ->
         assert used.up(stack).changed == {}
     assert adopt(used).stdout.count("nothing to adopt") == 2
     # They are the stacks' own again.
-    assert "protected" in used.pulumi("pet", "destroy", "--yes", "--skip-preview").explain()
+    assert "The pet is not destroyed" in used.pulumi("pet", "destroy", "--yes", "--skip-preview").explain()
     used.destroy("cattle")
     used.up("cattle")
     assert has_the_words(used)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
+import os
 import pickle
 import subprocess
 import sys
@@ -25,11 +26,11 @@ from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
 from components import claim, parts, phase
 from components.dynamic import Resource
-from components.providers import guard, server
+from components.providers import guard, server, verb
 from components.providers.base import CreateResult, DiffResult, Props
 from components.providers.messages import UNKNOWN, props_of, struct_of
 from proxmox.connection import ENVIRONMENT
-from proxmox.errors import Fault, Faults
+from proxmox.errors import Fault, Faults, Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 URN = "urn:pulumi:pet::hermes-homelab::hermes-homelab:components:PetStorage$pulumi-python:dynamic/proxmox:Guard::pet-g"
@@ -225,3 +226,45 @@ def test_the_engine_is_told_what_it_asks_first(engine: Any, monkeypatch: pytest.
     assert "no resource of the type" in details(
         engine.Create, provider_pb2.CreateRequest(urn=URN.replace("Guard", "Other"))
     )
+
+
+# --- the guard --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        ("pulumi destroy --stack pet", "destroy"),
+        ("/opt/pulumi/bin/pulumi -C down --color never up --stack destroy", "up"),
+        ("pulumi --non-interactive dn -y", "dn"),
+        ("pulumi --cwd=/x preview", "preview"),
+        ("pulumi", ""),
+        ("", ""),
+    ],
+)
+def test_the_engines_command_is_found_among_its_words(argv: str, found: str) -> None:
+    assert verb.verb_in(argv.split()) == found
+
+
+@pytest.mark.parametrize("proc", ["/proc", "/nowhere"])
+def test_the_command_is_asked_of_the_process_that_has_started_this_one(proc: str, tmp_path: Path) -> None:
+    """By /proc, or by ps where there is none."""
+    ask = (
+        "from pathlib import Path; from components.providers import verb; "
+        f"verb.Path = lambda path: Path(path.replace('/proc', '{proc}')); print(verb.engine_verb())"
+    )
+    (tmp_path / "destroy").write_text(f'"{sys.executable}" -c "{ask}"\ntrue\n')
+    done = subprocess.run(
+        ["sh", "destroy"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True
+    )
+    assert done.stdout.decode().strip() == "destroy"
+
+
+@pytest.mark.parametrize("command", ["destroy", "down", "dn", "up", "refresh", "preview", ""])
+def test_the_guard_is_not_read_for_a_destroy(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "engine_verb", lambda: command)
+    if command in ("destroy", "down", "dn"):
+        with pytest.raises(Refusal, match="Remove everything for good"):
+            guard.GuardProvider().read("why", {"reason": "why"})
+    else:
+        assert guard.GuardProvider().read("why", {"reason": "why"}).outs == {"reason": "why"}
