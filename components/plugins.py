@@ -2,13 +2,15 @@
 
 The plugins' Python packages say the same with types, and take a third of a second to import in each run
 (facts pulumi, "Cost"). The tests declare both, and hold that the engine is asked for the same
-(tests/graph/test_plugins.py). The packages stay installed: they name the plugins and their versions.
+(tests/graph/test_plugins.py). So a stack needs neither of them: toolchain.toml has the versions.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import pulumi
@@ -18,8 +20,16 @@ Props = dict[str, Any]
 PROXMOXVE_URL = "github://api.github.com/muhlba91/pulumi-proxmoxve"
 
 
-def _defaults(package: str, url: str | None = None) -> pulumi.ResourceOptions:
-    return pulumi.ResourceOptions(version=version(package), plugin_download_url=url)
+@cache
+def _pins() -> dict[str, Any]:
+    """The plugins of toolchain.toml, by name: those that scripts/setup has installed."""
+    text = (Path(__file__).parents[1] / "toolchain.toml").read_text(encoding="utf-8")
+    plugins: dict[str, Any] = tomllib.loads(text)["plugins"]
+    return plugins
+
+
+def _defaults(plugin: str, url: str | None = None) -> pulumi.ResourceOptions:
+    return pulumi.ResourceOptions(version=_pins()[plugin]["version"], plugin_download_url=url)
 
 
 class ProxmoxProvider(pulumi.ProviderResource):
@@ -41,7 +51,7 @@ class ProxmoxProvider(pulumi.ProviderResource):
             "insecure": None if insecure is None else pulumi.runtime.to_json(insecure),
         }
         secret = ["apiToken", "authTicket", "csrfPreventionToken", "password"]
-        ours = pulumi.ResourceOptions.merge(_defaults("pulumi-proxmoxve", PROXMOXVE_URL), opts)
+        ours = pulumi.ResourceOptions.merge(_defaults("proxmoxve", PROXMOXVE_URL), opts)
         more = pulumi.ResourceOptions(additional_secret_outputs=secret)
         super().__init__("proxmoxve", name, props, pulumi.ResourceOptions.merge(ours, more))
 
@@ -51,7 +61,7 @@ class ContainerLegacy(pulumi.CustomResource):
 
     def __init__(self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:
         given = {"networkInterfaces": None, **props}
-        ours = pulumi.ResourceOptions.merge(_defaults("pulumi-proxmoxve", PROXMOXVE_URL), opts)
+        ours = pulumi.ResourceOptions.merge(_defaults("proxmoxve", PROXMOXVE_URL), opts)
         super().__init__("proxmoxve:index/containerLegacy:ContainerLegacy", name, given, ours)
 
     @property
@@ -85,6 +95,6 @@ class RemoteCommand(pulumi.CustomResource):
             "logging": logging,
             "stdout": None,
         }
-        ours = pulumi.ResourceOptions.merge(_defaults("pulumi-command"), opts)
+        ours = pulumi.ResourceOptions.merge(_defaults("command"), opts)
         more = pulumi.ResourceOptions(additional_secret_outputs=["connection"], replace_on_changes=["triggers[*]"])
         super().__init__("command:remote:Command", name, props, pulumi.ResourceOptions.merge(ours, more))

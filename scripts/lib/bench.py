@@ -134,7 +134,7 @@ class Bench:
 
     def prepare(self) -> None:
         """The pet, the cattle with something in its home, an empty program, a stack with its home on its root."""
-        python = str(CACHE / "venv")
+        python = str(CACHE / "stack-venv")
         runtime = {"name": "python", "options": {"toolchain": "pip", "virtualenv": python}}
         (self.scratch / "Pulumi.yaml").write_text(yaml.safe_dump({"name": EMPTY, "runtime": runtime}))
         (self.scratch / "__main__.py").write_text("import pulumi\n")
@@ -246,7 +246,7 @@ def stands_in() -> bool:
 
 def pip_list() -> dict[str, float]:
     """What the official language host asks once before each run: the packages of the environment, by pip."""
-    python = CACHE / "venv" / "bin" / "python"
+    python = CACHE / "stack-venv" / "bin" / "python"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     listed = subprocess.run([str(python), "-m", "pip", "list", "--format", "json"], capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

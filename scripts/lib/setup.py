@@ -27,7 +27,10 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 UV = CACHE / "uv" / "bin" / "uv"
+STACK_VENV = CACHE / "stack-venv"
+"""What a stack needs, and no more: Pulumi's language host asks pip for all packages of it before each run."""
 VENV = CACHE / "venv"
+"""What the lab and the tests need beside it, and the packages of STACK_VENV on its path."""
 CLI = CACHE / "pulumi-cli"
 PULUMI_HOME = CACHE / "pulumi-home"
 TOOLS = CACHE / "tools"
@@ -40,6 +43,8 @@ DOWNLOAD_TIMEOUT = 60  # seconds without a byte
 INPUTS = (
     Path(__file__),
     ROOT / "requirements.lock",
+    ROOT / "requirements-lab.lock",
+    ROOT / "requirements-tests.lock",
     ROOT / "toolchain.toml",
     LOCK,
     ROOT / "provisioning" / "scripts" / "uv.lock",
@@ -114,10 +119,11 @@ def fingerprint() -> str:
 def finished(mark: str, scope: str) -> bool:
     """Whether an earlier run has done this scope or a wider one."""
     done = [f"{mark} {wider}" for wider in SCOPES[SCOPES.index(scope) :]]
+    environments = (STACK_VENV,) if scope == "no-lab" else (STACK_VENV, VENV)
     return (
         STAMP.exists()
         and STAMP.read_text() in done
-        and (VENV / "bin" / "python").exists()
+        and all((environment / "bin" / "python").exists() for environment in environments)
         and programs_folder().exists()
         and UV.exists()
     )
@@ -239,11 +245,24 @@ def install_uv() -> None:
     run([sys.executable, "-m", "pip", "install", *options, "-r", lock], "installing uv", env=env)
 
 
-def install_python_packages() -> None:
-    if not (VENV / "bin" / "python").exists():
+def install_python_packages(scope: str) -> None:
+    install_environment(STACK_VENV, ["requirements.lock"])
+    if scope == "no-lab":
+        return
+    install_environment(VENV, [f"requirements-{part}.lock" for part in SCOPES[1 : SCOPES.index(scope) + 1]])
+    [below] = STACK_VENV.glob("lib/python*/site-packages")
+    [packages] = VENV.glob("lib/python*/site-packages")
+    (packages / "stack.pth").write_text(f"{below}\n")
+    # As an editable installation does. The distribution in pvelab/ then needs no build and no build backend.
+    (packages / "pvelab.pth").write_text(f"{ROOT / 'pvelab' / 'src'}\n")
+
+
+def install_environment(environment: Path, locks: Sequence[str]) -> None:
+    """Make a virtual environment that has exactly the packages of these locks."""
+    if not (environment / "bin" / "python").exists():
         make = (UV, "venv", "--quiet", "--no-config", "--no-cache", "--python", sys.executable)
-        run([*make, VENV], "making the virtual environment")
-    say("installing Python packages from requirements.lock")
+        run([*make, environment], "making the virtual environment")
+    say(f"installing Python packages from {' and '.join(locks)}")
     # uv warns and copies where a shared cache lies on another file system.
     env = {
         **os.environ,
@@ -253,11 +272,9 @@ def install_python_packages() -> None:
         "UV_SYSTEM_CERTS": os.environ.get("UV_SYSTEM_CERTS", "1"),
     }
     # Compiled here: where PYTHONDONTWRITEBYTECODE is set, each run would compile all that it imports.
-    sync = (UV, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--python", VENV / "bin" / "python")
-    run([*sync, ROOT / "requirements.lock"], "installing Python packages", env=env)
-    # As an editable installation does. The distribution in pvelab/ then needs no build and no build backend.
-    for packages in VENV.glob("lib/python*/site-packages"):
-        (packages / "pvelab.pth").write_text(f"{ROOT / 'pvelab' / 'src'}\n")
+    sync = (UV, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode")
+    python = environment / "bin" / "python"
+    run([*sync, "--python", python, *(ROOT / lock for lock in locks)], "installing Python packages", env=env)
 
 
 # --- the Pulumi CLI and its plugins ------------------------------------------------------------
@@ -560,7 +577,8 @@ def close_cache() -> None:
     uv makes its lock files writable by all. They are closed as well, though nobody can reach them.
     """
     CACHE.mkdir(mode=0o700, exist_ok=True)
-    for path, mode in ((CACHE, 0o700), (CACHE / "uv-cache" / ".lock", 0o600), (VENV / ".lock", 0o600)):
+    locks = [folder / ".lock" for folder in (CACHE / "uv-cache", STACK_VENV, VENV)]
+    for path, mode in ((CACHE, 0o700), *((lock, 0o600) for lock in locks)):
         if path.exists() and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o777 != mode:
             path.chmod(mode)
 
@@ -571,8 +589,8 @@ def main() -> int:
     )
     scopes = parser.add_mutually_exclusive_group()
     for name, words in (
-        ("no-lab", "leave out the Debian packages of the local Proxmox"),
-        ("tests", "add the Debian packages of the tests"),
+        ("no-lab", "leave out the packages of the local Proxmox, Python's and Debian's"),
+        ("tests", "add the packages of the tests, Python's and Debian's"),
     ):
         scopes.add_argument(f"--{name}", dest="scope", action="store_const", const=name, default="lab", help=words)
     parser.add_argument(
@@ -595,7 +613,7 @@ def main() -> int:
         if scope == "tests":
             unpack_debian_packages()
         install_uv()
-        install_python_packages()
+        install_python_packages(scope)
         install_cli(pins, accept=accept)
         install_plugins(pins, accept=accept)
     except (SetupError, OSError) as error:

@@ -69,6 +69,6 @@ def test_it_installs_what_it_needs_and_then_does_nothing() -> None:
         assert (second.returncode, second.stdout, second.stderr) == (0, b"", b"")
         version = bench.sh(spec, f"PULUMI_HOME=/tmp/p {shlex.quote(CLONE)}/.cache/pulumi-cli/bin/pulumi version")
         assert version.removeprefix("v") in (ROOT / "toolchain.toml").read_text()
-        bench.sh(spec, f"cd {shlex.quote(CLONE)} && .cache/venv/bin/python -c 'import components.program'")
+        bench.sh(spec, f"cd {shlex.quote(CLONE)} && .cache/stack-venv/bin/python -c 'import components.program'")
         # Nothing of it lies outside the checkout.
         assert bench.sh(spec, "ls -A /root | grep -vE '^(a clone|archives|\\.bashrc|\\.profile|\\.ssh)$' || true") == ""

@@ -90,6 +90,6 @@ def test_the_examples_ask_for_outputs_that_are_promised() -> None:
 
 
 def test_its_packages_are_those_that_the_tests_ran_with() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
+    lock = "".join((ROOT / f"requirements{part}.lock").read_text() for part in ("", "-tests"))
     for line in (EXAMPLE / "requirements.txt").read_text().splitlines():
         assert f"{line} " in lock

@@ -32,7 +32,7 @@ def processes(site: Site, folder: Path, stack: str, *argv: str, cwd: Path | None
 def empty_program(site: Site, folder: Path) -> Path:
     """The least that the engine can run, in the environment of the stacks."""
     folder.mkdir()
-    runtime = {"name": "python", "options": {"toolchain": "pip", "virtualenv": str(CACHE / "venv")}}
+    runtime = {"name": "python", "options": {"toolchain": "pip", "virtualenv": str(CACHE / "stack-venv")}}
     (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "empty", "runtime": runtime}))
     (folder / "__main__.py").write_text("import pulumi\n")
     site.overrides["PULUMI_OPTION_CONFIG_FILE"] = None

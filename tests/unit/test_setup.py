@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -277,7 +279,8 @@ def test_what_is_set_up_is_its_owners_alone(
 ) -> None:
     """Programs are run from there: a neighbour that may write it runs his own in this user's name."""
     monkeypatch.setattr(setup, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(setup, "VENV", tmp_path / "cache" / "venv")
+    for name in ("VENV", "STACK_VENV"):
+        monkeypatch.setattr(setup, name, tmp_path / "cache" / name)
     before = os.umask(umask)
     try:
         setup.close_cache()
@@ -322,17 +325,71 @@ def test_every_platform_has_its_archives_by_the_names_that_upstream_gives_them(s
 def test_the_pins_agree_with_the_python_packages() -> None:
     """A plugin and its SDK are released together; another version of one would not fit the other."""
     pins = tomllib.loads((ROOT / "toolchain.toml").read_text())["plugins"]
-    lock = (ROOT / "requirements.lock").read_text()
+    lock = (ROOT / "requirements-tests.lock").read_text()
     assert f"pulumi-proxmoxve=={pins['proxmoxve']['version']} " in lock
     assert f"pulumi-command=={pins['command']['version']} " in lock
 
 
-def test_every_locked_package_has_a_sum() -> None:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    packages = [number for number, line in enumerate(lines) if "==" in line and not line.startswith((" ", "#"))]
-    assert packages
-    for number in packages:
+LOCKS = ("requirements.lock", "requirements-lab.lock", "requirements-tests.lock")
+
+
+def locked(name: str) -> list[str]:
+    """The packages of a lock, each of which has a sum."""
+    lines = (ROOT / name).read_text().splitlines()
+    numbers = [number for number, line in enumerate(lines) if "==" in line and not line.startswith((" ", "#"))]
+    for number in numbers:
         assert "--hash=sha256:" in lines[number + 1], lines[number]
+    return [lines[number].partition("==")[0] for number in numbers]
+
+
+def declared(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(text).name) for text in requirements}
+
+
+def test_each_package_is_locked_with_a_sum_where_it_is_needed_first() -> None:
+    """Each set-up installs what it needs and no more: a stack's run asks pip for all of a stack's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    stack, lab, tests = (locked(name) for name in LOCKS)
+    assert declared(project["project"]["dependencies"]) <= set(stack)
+    assert declared(groups["lab"]) <= {*stack, *lab}
+    assert declared(groups["lab"]) & set(stack) == set()
+    assert declared(groups["dev"]) <= set(tests)
+    every = [*stack, *lab, *tests]
+    assert len(every) == len(set(every))
+
+
+PROGRAMS = """
+import importlib, pathlib, runpy, sys
+sys.path[:0] = [str(pathlib.Path.cwd())]
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_a_stack_s_environment_is_enough_for_what_runs_in_it() -> None:
+    """The program, the server of its resources, what is imported where it is used, and the scripts that need no lab."""
+    scripts = [
+        file.name
+        for file in (ROOT / "scripts").iterdir()
+        if file.is_file() and 'stack-venv/bin/python" "$root/scripts/lib' in file.read_text()
+    ]
+    assert set(scripts) >= {"env", "agent", "preview", "adopt", "permissions", "trust"}
+    modules = [f"scripts.lib.{name}" for name in scripts]
+    for folder in ("settings", "components", "applications", "provisioning", "proxmox"):
+        modules += [
+            ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            for file in (ROOT / folder).rglob("*.py")
+            if not {"guest", "scripts", "templates"} & set(file.relative_to(ROOT).parts) and file.name[:2] != "__"
+        ]
+    python = ROOT / ".cache" / "stack-venv" / "bin" / "python"
+    late = ["paramiko", "jinja2", "dotenv", "requests", "proxmoxer", "pip"]
+    done = subprocess.run(
+        [python, "-c", PROGRAMS, *modules, *late], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    missing = [str(python), "-c", "import pytest"]
+    assert subprocess.run(missing, cwd=ROOT, capture_output=True, check=False, timeout=60).returncode == 1
 
 
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs the system's own Python beside the venv's")
@@ -350,7 +407,7 @@ def test_a_wider_set_up_is_enough_for_a_narrower_one(
 ) -> None:
     monkeypatch.setattr(setup, "STAMP", tmp_path / "stamp")
     monkeypatch.setattr(setup, "programs_folder", lambda: tmp_path)
-    for name in ("VENV", "UV"):
+    for name in ("VENV", "STACK_VENV", "UV"):
         monkeypatch.setattr(setup, name, tmp_path)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
