@@ -1,24 +1,27 @@
 """Points a shell at one's own Proxmox and state: ``eval "$(scripts/env)"``.
 
 What it needs is in one folder, ``~/.config/hermes-homelab``: ``env`` (a line NAME=VALUE each), ``token``,
-``passphrase`` and ``ca.pem``. `init` makes what is missing. No secret is printed: the lines for the shell name the
-token's file.
+``passphrase``, ``ca.pem``, and ``s3-credentials`` where the state is in a bucket. `init` makes what is missing. No
+secret is printed: the lines for the shell name the files.
 """
 
 from __future__ import annotations
 
 import argparse
+import configparser
 import getpass
+import json
 import os
 import re
 import secrets
 import shlex
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from dotenv import dotenv_values
 
@@ -36,8 +39,22 @@ PASSPHRASE_FILE = f"{PASSPHRASE}_FILE"
 LAB = "HERMES_LAB_DIR"
 LAB_ONLY = ("PULUMI_OPTION_CONFIG_FILE", "HERMES_SSH_KEY_FILE")
 """What `scripts/lab env` sets, and no longer holds in a shell that leaves the lab."""
-SECRETS = {TOKEN: "token", PASSPHRASE: "passphrase"}
+KEYS_FILE = "AWS_SHARED_CREDENTIALS_FILE"
+KEYS_CA = "AWS_CA_BUNDLE"
+KEYS = ("aws_access_key_id", "aws_secret_access_key")
+"""What the file of a bucket's keys has, for each profile."""
+OTHER_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+"""Variables that win over that file."""
+SECRETS = {
+    TOKEN: "token",
+    PASSPHRASE: "passphrase",
+    "AWS_SECRET_ACCESS_KEY": "s3-credentials",
+    "AWS_SESSION_TOKEN": "s3-credentials",
+}
 """Variables that are secrets, and the file in which each belongs."""
+BACKENDS = ("file", "s3", "gs", "azblob", "postgres", "https")
+"""How the address of a backend begins. Anything else is the name of a cloud to Pulumi: it asks for a login there."""
+BACKEND_SECONDS = 60
 HEAD = """\
 # What `scripts/env` gives a shell, NAME=VALUE each. Other variables may be added, as HERMES_SSH_KEY_FILE.
 # Secrets are in the files beside this one.
@@ -80,6 +97,11 @@ class Home:
         earlier = self.state.with_name(f"{self.state.name}.passphrase")
         return earlier if earlier.exists() else self.folder / "passphrase"
 
+    @property
+    def keys(self) -> Path:
+        """The keys of a bucket that has the state, as AWS's own tools keep theirs."""
+        return self.folder / "s3-credentials"
+
     def token_text(self) -> str:
         """The token's file as it is; empty where there is none."""
         return self.token.read_text(encoding="utf-8") if self.token.exists() else ""
@@ -98,7 +120,7 @@ def short(path: Path) -> str:
 
 def expanded(name: str, value: str) -> str:
     """A value with the home folder for ~, where it is a path."""
-    if name.endswith("_FILE") and value.startswith("~"):
+    if name.endswith(("_FILE", "_BUNDLE")) and value.startswith("~"):
         return str(Path(value).expanduser())
     if name == BACKEND and value.startswith("file://~/"):
         return f"file://{Path.home()}/{value.removeprefix('file://~/')}"
@@ -135,8 +157,8 @@ def faults_of(home: Home, values: Mapping[str, str]) -> Iterator[Fault]:
         rule = "is not there: this machine does not know your Proxmox yet"
         yield Fault(str(home.env), "", rule, "scripts/env init https://NODE:8006")
         return
-    passphrase = Path(values[PASSPHRASE_FILE]) if PASSPHRASE_FILE in values else None
-    for file in (home.folder, home.env, home.token, passphrase):
+    passphrase, keys = (Path(values[name]) if name in values else None for name in (PASSPHRASE_FILE, KEYS_FILE))
+    for file in (home.folder, home.env, home.token, passphrase, keys):
         if file is not None and file.exists() and readable_by_others(file):
             remedy = f"chmod go= {shlex.quote(str(file))}"
             yield Fault(str(file), "", "must be yours, and closed to other users", remedy)
@@ -156,16 +178,35 @@ def faults_of(home: Home, values: Mapping[str, str]) -> Iterator[Fault]:
 def state_faults(home: Home, values: Mapping[str, str], passphrase: Path | None) -> Iterator[Fault]:
     """What is wrong with the place of the state, and with the passphrase."""
     backend = values.get(BACKEND, "")
-    folder = Path(backend.removeprefix("file://")) if backend.startswith("file://") else None
+    kind, _, rest = backend.partition("://")
     if not backend:
         rule = "says where Pulumi keeps its state; without it Pulumi asks for a login at Pulumi Cloud"
         yield Fault(BACKEND, "", rule, f"write into {home.env}: {BACKEND}=file://{home.state}")
-    elif folder is not None and not folder.is_dir():
+    elif kind not in BACKENDS or not rest:
+        rule = f"must begin with one of {' '.join(f'{each}://' for each in BACKENDS)}: else Pulumi asks for a login"
+        yield Fault(BACKEND, backend, rule, f"correct it in {home.env}: docs/state.md has examples")
+    elif kind == "file" and not Path(rest).is_dir():
         rule = "the folder is not there: is a disk not mounted, or was it moved?"
         yield Fault(BACKEND, backend, rule, f"correct it in {home.env}; for a new state: scripts/env init")
+    if kind == "s3" and KEYS_FILE in values:
+        yield from keys_faults(Path(values[KEYS_FILE]), backend)
     if passphrase is not None and not (passphrase.is_file() and passphrase.stat().st_size):
         rule = "the file with the passphrase is not there, or is empty; without it no state can be read"
         yield Fault(PASSPHRASE_FILE, str(passphrase), rule, "put it back; for a new state: scripts/env init")
+
+
+def keys_faults(file: Path, backend: str) -> Iterator[Fault]:
+    """What is wrong with the file of a bucket's keys."""
+    [profile] = parse_qs(urlsplit(backend).query).get("profile", ["default"])
+    found = configparser.ConfigParser(interpolation=None, default_section="")
+    try:
+        found.read_string(file.read_text(encoding="utf-8"))
+        missing = [key for key in KEYS if not found.get(profile, key, fallback="")]
+    except (OSError, ValueError, configparser.Error):
+        missing = list(KEYS)
+    if missing:
+        rule = f"the file must be there, with {' and '.join(missing)} below [{profile}]"
+        yield Fault(KEYS_FILE, str(file), rule, "scripts/env init --new-keys asks for them")
 
 
 def connection(values: Mapping[str, str], token: str) -> Connection:
@@ -181,6 +222,8 @@ def shell_lines(home: Home, values: Mapping[str, str], environment: Mapping[str,
     """What a POSIX shell evaluates. What contradicts it in the shell's present environment is unset."""
     given = {**tools(environment), **values}
     contradicting = {*ENVIRONMENT.values(), *([PASSPHRASE] if PASSPHRASE_FILE in values else ())}
+    if KEYS_FILE in values:
+        contradicting |= {*OTHER_KEYS}
     if LAB in environment:
         contradicting |= {*LAB_ONLY, *(name for name in environment if name.startswith(("HERMES_LAB_", "PVELAB_")))}
     for name in sorted(contradicting & environment.keys() - given.keys() - {TOKEN}):
@@ -203,6 +246,54 @@ def ask(found: Connection) -> str:
     # One attempt: somebody waits for the answer.
     with Proxmox(found, Timings(connect=2.0, read=5.0, retry=0.0)) as client:
         return client.version().version
+
+
+# --- asking the backend -------------------------------------------------------------------------
+
+REFUSALS = {
+    "SignatureDoesNotMatch|InvalidAccessKeyId|InvalidClientTokenId|AccessDenied|StatusCode: 403": (
+        "the server does not take the keys",
+        "scripts/env init --new-keys asks for them again",
+    ),
+    "NoSuchBucket|StatusCode: 404": ("the server has no such bucket", "make the bucket, or correct its name in {env}"),
+    "get credentials": (
+        "there are no keys for it",
+        "scripts/env init --new-keys asks for them; or log in with AWS's own tools",
+    ),
+    "certificate": (
+        "the server's certificate can't be verified",
+        "scripts/env init --backend-ca FILE: the certificate of its CA",
+    ),
+    "request send failed|no such host|did not end": (
+        "the server does not answer",
+        "see whether it runs; correct `endpoint` in {env}",
+    ),
+}
+"""What the engine says of a bucket that it can't use, and what that means: the rule and the remedy."""
+
+
+def stacks_in(home: Home, values: Mapping[str, str]) -> list[str]:
+    """The stacks that the backend has. Raises Faults if it can't be asked."""
+    without = {*SECRETS, *(OTHER_KEYS if KEYS_FILE in values else ())}
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    given = {name: expanded(name, value) for name, value in values.items()}
+    environment = {**kept, **tools(os.environ), **given}
+    argv = ["pulumi", "stack", "ls", "--all", "--json", "--non-interactive"]
+    try:
+        done = subprocess.run(
+            argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=BACKEND_SECONDS, check=False
+        )
+        told = done.stderr.strip()
+    except subprocess.TimeoutExpired:
+        done, told = None, f"the engine did not end within {BACKEND_SECONDS} s"
+    if done is not None and done.returncode == 0:
+        return [str(one["name"]) for one in json.loads(done.stdout)]
+    for pattern, (rule, remedy) in REFUSALS.items():
+        if re.search(pattern, told):
+            raise Faults(
+                [Fault(BACKEND, values[BACKEND], rule, remedy.format(env=home.env))], "The state can't be reached"
+            )
+    raise EnvError(f"{values[BACKEND]} can't be used as a backend: {told}")
 
 
 # --- making the files ---------------------------------------------------------------------------
@@ -280,11 +371,7 @@ def token_for(home: Home, *, again: bool) -> str:
     """The token: the one that is there, or what a person or standard input gives."""
     if not again and (text := home.token_text()):
         return text
-    if sys.stdin.isatty():
-        text = getpass.getpass("The API token, pulumi@pve!hermes=VALUE (not shown): ")
-    else:
-        text = sys.stdin.readline()
-    return f"{text.strip()}\n"
+    return f"{answer_hidden('The API token, pulumi@pve!hermes=VALUE (not shown)')}\n"
 
 
 def vouched(endpoint: str, kept: Mapping[str, str]) -> bool:
@@ -309,11 +396,9 @@ def init(home: Home, options: argparse.Namespace) -> None:
     found = connection(values, text)
     version = ask(found)
     write_closed(home.token, text)
-    if BACKEND not in values:
-        make_closed(home.state)
-        values[BACKEND] = f"file://{short(home.state)}"
+    place_state(home, values, options)
     if PASSPHRASE_FILE not in values and PASSPHRASE not in os.environ:
-        values[PASSPHRASE_FILE] = short(passphrase_for(home, expanded(BACKEND, values[BACKEND])))
+        values[PASSPHRASE_FILE] = short(passphrase_for(home, values))
     write_closed(home.env, HEAD + "".join(f"{name}={quoted(value)}\n" for name, value in values.items()))
     print(f"{endpoint} runs Proxmox VE {version} and takes the token {found.token_id}.", file=sys.stderr)
     print(f"Written: {home.folder}. Keep a copy of {values.get(PASSPHRASE_FILE, 'it')}: ", end="", file=sys.stderr)
@@ -328,14 +413,49 @@ def make_closed(folder: Path) -> None:
     folder.chmod(0o700)
 
 
-def passphrase_for(home: Home, backend: str) -> Path:
+def place_state(home: Home, values: dict[str, str], options: argparse.Namespace) -> None:
+    """Settle where the state is, and try it. Raises EnvError or Faults; then the files are as before."""
+    if BACKEND not in values and options.backend is None:
+        make_closed(home.state)
+        values[BACKEND] = f"file://{short(home.state)}"
+    values[BACKEND] = options.backend or values[BACKEND]
+    if options.backend_ca is not None:
+        values[KEYS_CA] = short(options.backend_ca.expanduser().absolute())
+    if faults := list(state_faults(home, {BACKEND: expanded(BACKEND, values[BACKEND])}, None)):
+        raise Faults(faults, "The state can't be kept there")
+    if not values[BACKEND].startswith("s3://"):
+        return
+    asked = options.new_keys or not home.keys.exists()
+    keys = [answer_hidden(f"{name} (not shown; empty: what AWS's own tools use)") for name in KEYS] if asked else []
+    part = home.folder / ".s3-credentials.new"
+    if any(keys):
+        lines = (f"{name} = {key}\n" for name, key in zip(KEYS, keys, strict=True))
+        write_closed(part, f"[default]\n{''.join(lines)}")
+    elif home.keys.exists():
+        values[KEYS_FILE] = short(home.keys)
+    try:
+        stacks_in(home, {**values, KEYS_FILE: str(part)} if any(keys) else values)
+        if any(keys):
+            part.replace(home.keys)
+            values[KEYS_FILE] = short(home.keys)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def answer_hidden(question: str) -> str:
+    """What a person types without an echo, or the next line of standard input; empty at its end."""
+    return getpass.getpass(f"{question}: ").strip() if sys.stdin.isatty() else sys.stdin.readline().strip()
+
+
+def passphrase_for(home: Home, values: Mapping[str, str]) -> Path:
     """The file of the passphrase, made where there is no state yet. Raises EnvError where there is one."""
     file = home.passphrase
     if not file.exists():
-        stacks = Path(backend.removeprefix("file://")) / ".pulumi" / "stacks"
-        if not backend.startswith("file://") or stacks.exists():
+        backend = expanded(BACKEND, values[BACKEND])
+        folder = Path(backend.removeprefix("file://")) / ".pulumi" / "stacks"
+        if folder.exists() if backend.startswith("file://") else stacks_in(home, values):
             raise EnvError(
-                f"{backend} may hold a state already, and {file} is not there. A new passphrase could not read it:\n"
+                f"{backend} holds a state already, and {file} is not there. A new passphrase could not read it:\n"
                 "  put the file with the state's passphrase there"
             )
         write_closed(file, f"{secrets.token_urlsafe(32)}\n")
@@ -355,7 +475,14 @@ def main() -> int:
     how.add_argument("--ca-file", type=Path, help="/etc/pve/pve-root-ca.pem, copied from the node")
     how.add_argument("--fingerprint", help="the certificate's SHA-256, as `pvenode cert info` shows it")
     make.add_argument("--new-token", action="store_true", help="ask for the token again, after a rotation")
-    verbs.add_parser("check", help="ask the node whether endpoint, certificate and token are right")
+    make.add_argument(
+        "--backend", metavar="URL", help="where Pulumi keeps the state, if not in a folder: s3://BUCKET?..."
+    )
+    make.add_argument(
+        "--backend-ca", type=Path, metavar="FILE", help="PEM: whom to trust for it, if not the system's CAs"
+    )
+    make.add_argument("--new-keys", action="store_true", help="ask for the bucket's keys again, after a rotation")
+    verbs.add_parser("check", help="ask the node and the bucket whether address, certificate, token and keys are right")
     options = parser.parse_args()
     if not re.fullmatch(r"[A-Za-z0-9_-]*", options.name):
         parser.error("NAME has letters, digits, - and _ only")
@@ -370,6 +497,8 @@ def main() -> int:
         if options.verb == "check":
             found = connection(values, home.token_text())
             print(f"{found.endpoint} runs Proxmox VE {ask(found)} and takes the token {found.token_id}.")
+            stacks = stacks_in(home, values)
+            print(f"{values[BACKEND]} has {', '.join(stacks) or 'no stack yet'}.")
         elif sys.stdout.isatty():
             print(f'{values[ENDPOINT]}, state in {values[BACKEND]}. To use them:  eval "$(scripts/env)"')
         else:

@@ -19,6 +19,7 @@ from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime
 from scripts.lib.env import Home, faults_of
 from scripts.lib.trust import certificate_of, fingerprint_of
+from tests.bucket import Bucket, running
 
 ROOT = Path(__file__).parents[2]
 Env = Callable[..., subprocess.CompletedProcess[str]]
@@ -154,6 +155,8 @@ def test_what_cannot_be_evaluated_leaves_the_shell_as_it_was(tmp_path: Path) -> 
         (lambda home: without(home, "PULUMI_BACKEND_URL"), "login at Pulumi Cloud"),
         (lambda home: without(home, "PROXMOX_VE_ENDPOINT"), "the address of the Proxmox API is needed"),
         (lambda home: added(home, "PROXMOX_VE_API_TOKEN=x@pve!y=z"), "does not belong in"),
+        (lambda home: added(home, "AWS_SECRET_ACCESS_KEY=x@pve!y=z"), "does not belong in"),
+        (lambda home: added(home, "PULUMI_BACKEND_URL=s3:/a-bucket"), "must begin with one of file:// s3://"),
         (lambda home: (home.parents[1] / ".local/state/hermes-homelab").rmdir(), "the folder is not there"),
     ],
 )
@@ -242,3 +245,67 @@ def test_a_stack_that_is_removed_leaves_its_settings(user: Path, tmp_path: Path)
     done = shell(f'eval "$(scripts/env)" && cd "$1" && {commands}', user, str(project))
     assert done.returncode == 0, done.stderr
     assert "secure:" in (project / "Pulumi.s.yaml").read_text()
+
+
+# --- the state in a bucket ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", name="bucket")
+def run_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with running(tmp_path_factory.mktemp("bucket") / "server") as made:
+        yield made
+
+
+def test_a_bucket_holds_the_state_and_no_other_user_reads_its_keys(
+    env: Env, node: LabServer, bucket: Bucket, tmp_path: Path
+) -> None:
+    token = node.seed_access().api_token
+    folder = tmp_path / ".config" / "hermes-homelab"
+
+    def begin(url: str, secret: str, *more: str) -> subprocess.CompletedProcess[str]:
+        how = ("--fingerprint", fingerprint(node), "--new-token", "--backend", url, *more)
+        return env("init", node.endpoint, *how, given=f"{token}\n{bucket.key}\n{secret}\n", AWS_ACCESS_KEY_ID="stale")
+
+    refused = [
+        (begin(bucket.url, bucket.secret), "the server's certificate can't be verified"),
+        (begin(bucket.url, "wrong", "--backend-ca", str(bucket.ca)), "the server does not take the keys"),
+        (begin(bucket.url.replace("pulumi-state", "other"), bucket.secret, "--backend-ca", str(bucket.ca)), "no such"),
+        (begin("pulumi-state", bucket.secret), "must begin with one of file:// s3://"),
+    ]
+    for done, told in refused:
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert "  do:   " in done.stderr
+        assert bucket.secret not in done.stderr
+        assert sorted(file.name for file in folder.iterdir()) == ["ca.pem", "token"]
+    made = begin(bucket.url, bucket.secret, "--backend-ca", str(bucket.ca))
+    assert made.returncode == 0, made.stderr
+    secret = ("env", "passphrase", "s3-credentials", "token")
+    assert {(folder / name).stat().st_mode & 0o077 for name in secret} == {0}
+    assert not (tmp_path / ".local").exists()
+
+    found = variables(tmp_path, AWS_SECRET_ACCESS_KEY="stale", AWS_PROFILE="stale")
+    assert found["PULUMI_BACKEND_URL"] == bucket.url
+    assert found["AWS_SHARED_CREDENTIALS_FILE"] == str(folder / "s3-credentials")
+    assert not any(bucket.secret in value for value in found.values())
+    assert not found.keys() & {"AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"}
+    assert f"{bucket.url} has no stack yet." in env("check").stdout
+
+    # A state that is there keeps its passphrase, on another machine as well.
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text("name: x\nruntime: python\n")
+    init = shell('eval "$(scripts/env)" && cd "$1" && pulumi stack init s', tmp_path, str(project))
+    assert init.returncode == 0, init.stderr
+    assert f"{bucket.url} has organization/x/s." in env("check").stdout
+    passphrase = (folder / "passphrase").read_text()
+    for file in folder.iterdir():
+        file.unlink()
+    again = begin(bucket.url, bucket.secret, "--backend-ca", str(bucket.ca))
+    assert again.returncode == 1
+    assert "A new passphrase could not read it" in again.stderr
+    (folder / "passphrase").write_text(passphrase)
+    (folder / "passphrase").chmod(0o600)
+    assert begin(bucket.url, bucket.secret, "--backend-ca", str(bucket.ca)).returncode == 0
+    (folder / "s3-credentials").write_text("[default]\naws_access_key_id = x\n")
+    assert "with aws_secret_access_key below [default]" in env().stderr

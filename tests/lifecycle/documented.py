@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab.instance import CHECKOUT
@@ -31,13 +32,19 @@ def block(document: str, beginning: str) -> str:
 
 def run(site: Site, script: str, folder: Path) -> str:
     """Run a block in a shell of the lab's, in a folder that looks like the checkout. It has to succeed."""
-    folder.mkdir()
+    return run_with(site.env, script, folder)
+
+
+def run_with(environment: Mapping[str, str], script: str, folder: Path) -> str:
+    """Run a block in a shell with these variables. The folder is like the checkout, but for its own files."""
+    folder.mkdir(exist_ok=True)
     for entry in CHECKOUT.iterdir():
-        (folder / entry.name).symlink_to(entry)
+        if not (folder / entry.name).exists():
+            (folder / entry.name).symlink_to(entry)
     done = subprocess.run(
         ["bash", "-e", "-c", script],
         cwd=folder,
-        env={**site.env, "PULUMI_SKIP_CONFIRMATIONS": "true", "PATH": site.env.get("PATH", os.defpath)},
+        env={**environment, "PULUMI_SKIP_CONFIRMATIONS": "true", "PATH": environment.get("PATH", os.defpath)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ import yaml
 from aiohttp import web
 
 from lab import engine
-from lab.environment import environment
+from lab.environment import CONFIG_FILE_VARIABLE, environment
 from lab.instance import ACCOUNT, CHECKOUT, Lab, Ready, write_secret
 from lab.stacks import PROJECT, prepare_stacks
 from pvelab.config import DEFAULT_STORAGES, LabConfig
@@ -311,11 +311,24 @@ class Site:
         self._cli("state", "delete", urn, "--stack", stack, "--yes", "--force")
 
     def rename(self, stack: str, name: str) -> None:
-        """Give a stack another name, outside of the checkout, where the CLI would rename a settings file as well."""
+        """Give a stack another name."""
+        self._elsewhere("rename", name, "--stack", stack)
+
+    def init(self, stack: str) -> None:
+        """Make a stack."""
+        self._elsewhere("init", "--no-select", stack)
+
+    def remove(self, stack: str) -> None:
+        """Remove a stack that has no resource left."""
+        self._elsewhere("rm", "--yes", stack)
+
+    def _elsewhere(self, *argv: str) -> None:
+        """A command about stacks, outside of the checkout, where the CLI would change the settings file as well."""
         elsewhere = self.lab.state_dir / "elsewhere"
         elsewhere.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / "Pulumi.yaml", elsewhere)
-        engine.command("stack", "rename", name, "--stack", stack, cwd=elsewhere, env=self.env)
+        without = {name: value for name, value in self.env.items() if name != CONFIG_FILE_VARIABLE}
+        engine.command("stack", *argv, cwd=elsewhere, env=without)
 
     def cancel(self, stack: str) -> None:
         """Take away the lock that a killed engine has left in a file backend, as its own message says."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 import yaml
 
 from proxmox.connection import ENVIRONMENT
+from tests.repository import git
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / "examples" / "pull-request" / "preview.yml"
@@ -35,6 +39,35 @@ def test_a_workflow_calls_what_is_there_and_never_runs_a_fork(file: Path) -> Non
     [preview] = [step for step in job["steps"] if step.get("name") == "preview"]
     proxmox = {name for name in {**job["env"], **preview["env"]} if name.startswith("PROXMOX_VE_")}
     assert proxmox <= set(ENVIRONMENT.values())
+
+
+def found_by(*argv: str, cwd: Path) -> str:
+    """What a checker says of the workflows, none of which it may find fault with."""
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_zizmor_finds_nothing_and_would_find_something(tmp_path: Path) -> None:
+    argv = [str(Path(sys.executable).with_name("zizmor")), "--offline", "--persona", "pedantic", "--no-config"]
+    assert "No findings to report" in found_by(*argv, str(GITHUB), str(FORGEJO), cwd=tmp_path)
+    bad = tmp_path / "bad.yml"
+    bad.write_text(
+        GITHUB.read_text().replace('cat "$RUNNER_TEMP', 'echo ${{ github.event.pull_request.title }} "$RUNNER')
+    )
+    with pytest.raises(AssertionError, match="template-injection"):
+        found_by(*argv, str(bad), cwd=tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("actionlint") is None, reason="PyPI has no actionlint that brings its program along")
+def test_actionlint_finds_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / ".github" / "workflows"
+    folder.mkdir(parents=True)
+    shutil.copy(GITHUB.with_name("actionlint.yaml"), folder.parent)
+    for file in (GITHUB, FORGEJO):
+        shutil.copy(file, folder)
+    git(tmp_path, "init", "-q")
+    found_by("actionlint", "-no-color", cwd=tmp_path)
 
 
 def test_on_github_no_code_of_a_branch_has_secrets_before_a_reviewer() -> None:
