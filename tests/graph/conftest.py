@@ -83,19 +83,19 @@ class Monitor(mocks.MockMonitor):
 Declare = Callable[[Callable[[], Any]], Graph]
 
 
+def graph_of(program: Callable[[], Any]) -> Graph:
+    """Run a function that declares resources, and answer the graph of what it declared."""
+    graph = Graph()
+    pulumi.runtime.set_mocks(graph, project="hermes-homelab", stack="test", preview=False, monitor=Monitor(graph))
+
+    @pulumi.runtime.test  # type: ignore[untyped-decorator]
+    def declared() -> Any:
+        program()
+
+    declared()
+    return graph
+
+
 @pytest.fixture
 def declare() -> Declare:
-    """Run a function that declares resources, and answer the graph of what it declared."""
-
-    def run(program: Callable[[], Any]) -> Graph:
-        graph = Graph()
-        pulumi.runtime.set_mocks(graph, project="hermes-homelab", stack="test", preview=False, monitor=Monitor(graph))
-
-        @pulumi.runtime.test  # type: ignore[untyped-decorator]
-        def declared() -> Any:
-            program()
-
-        declared()
-        return graph
-
-    return run
+    return graph_of

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from typing import Literal
 
 import pytest
 
 from lab.engine import Run
+from lab.instance import CHECKOUT
 from pvelab.faults import Rule
 from tests.lifecycle.homesite import CATTLE, NODE, PET, STACK_USER, TEMPLATE, Site, assert_plain, good
 
@@ -155,3 +157,30 @@ def test_a_node_without_statistics_is_warned_of_and_refused_nothing(
     [warning] = [text for text in run.messages if "no statistics of node pve" in text]
     assert "systemctl restart pvestatd" in warning
     assert {entry["kind"] for entry in faults.fired()} == {kind}
+
+
+def test_the_policy_pack_refuses_before_anything_is_made(with_pet: Site) -> None:
+    """As docs/policies.md says it: by the script, and in an `up` by the variable."""
+
+    def policy(stack: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["scripts/policy", stack], cwd=CHECKOUT, env=with_pet.env, capture_output=True, text=True, check=False
+        )
+
+    fine = policy("cattle")
+    assert fine.returncode == 0, fine.stdout + fine.stderr
+    assert re.search(r"Policies:\n +\S+ hermes-homelab@v\d", fine.stdout)
+
+    secret = with_pet.server.cluster.access.add_token("root@pam", "everything", privsep=False)
+    with_pet.overrides |= {
+        "PROXMOX_VE_API_TOKEN": f"root@pam!everything={secret}",
+        "PULUMI_OPTION_POLICY_PACK": "policies",
+    }
+    refused = policy("pet")
+    assert refused.returncode != 0
+    assert re.search(r"\[mandatory\] +no-root-token .*\n.*\n +apiToken is root's", refused.stdout), refused.stdout
+    assert not with_pet.pulumi("cattle", "up", "--yes", "--skip-preview").ok
+    log = with_pet.raw_log.read_text()
+    assert '"policyName":"no-root-token"' in log
+    assert with_pet.node.vmids() == [PET]
+    assert secret not in refused.stdout + refused.stderr + log

@@ -26,6 +26,8 @@ ALLOWED: dict[str, set[str]] = {
         *("dotenv", "google", "grpc", "pulumi", "pydantic", "pydantic_core"),
         *("tenacity", "yaml"),
     },
+    # Started by the engine with packages of its own.
+    "policies": {"pulumi_policy"},
     # What runs while an image is built, with the guest's programs beside it.
     "docker": {"applications", "provisioning"},
     # A distribution of its own: its pyproject.toml declares the same.
