@@ -15,6 +15,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from provisioning.ssh import Card, HostKey, SshTarget, connect
 from provisioning.terminal import RAW_LIMIT, Lines, one_line
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = "hermes-homelab"
 PULUMI_SECONDS = 120
 STACK_TYPE = "pulumi:pulumi:Stack"
 ACCESS_TYPE = "pulumi-python:dynamic/guest:Access"
@@ -100,6 +102,34 @@ def pulumi(
         raise AgentError(
             f"{what}: see whether the backend can be reached (pulumi whoami -v), then run it again"
         ) from None
+
+
+def said(*arguments: str, folder: Path | None = None, without: Sequence[str] = ()) -> str:
+    """What a command of the CLI prints. AgentError with its own words; `folder`, `without`: as for `pulumi`."""
+    done = pulumi(*arguments, folder=folder, without=without)
+    if done.returncode:
+        raise AgentError(f"pulumi {' '.join(arguments[:2])} failed:\n{done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def known_stacks() -> set[str]:
+    """Those that the backend has."""
+    return {row["name"].rpartition("/")[2] for row in json.loads(said("stack", "ls", "--json"))}
+
+
+def init_stack(stack: str, text: str, without: Sequence[str]) -> str:
+    """Have the backend know a stack, encrypted with the passphrase that its file has been, or with a new one.
+
+    `text`: of its file. Returns what that becomes. In a folder of its own: `stack init` rewrites the file, and takes no
+    other than Pulumi.STACK.yaml; `without`: the variables that name another to the CLI.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "Pulumi.yaml").write_text(f"name: {PROJECT}\nruntime: python\n")
+        copy = folder / f"Pulumi.{stack}.yaml"
+        copy.write_text(text, encoding="utf-8")
+        said("stack", "init", "--no-select", stack, folder=folder, without=without)
+        return copy.read_text(encoding="utf-8")
 
 
 def guest_of(stack: str) -> Guest:

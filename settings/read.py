@@ -34,6 +34,8 @@ from settings.stack import CattleStack, PetStack, Role, Stack
 
 KEY_FILE_VARIABLE = "HERMES_SSH_KEY_FILE"
 CONFIG_FILE_VARIABLE = "PULUMI_OPTION_CONFIG_FILE"
+PLACEHOLDER = "placeholder-of-a-secret-0000000000000000"
+"""What stands for a secret where settings are read without their secrets."""
 
 
 def stack_file(stack: str, environment: Mapping[str, str], project: Path) -> Path:
@@ -75,6 +77,23 @@ def role_of(stack: str, declared: str | None) -> Role | None:
     if declared:
         return Role(declared) if declared in set(Role) else None
     return next((role for role in Role if stack == role or stack.startswith(f"{role}-")), None)
+
+
+def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
+    """A stack file's keys without the project's name and without secrets.
+
+    A secret object keeps its names with PLACEHOLDER as values, because other keys refer to them (`key_env`, `${NAME}`).
+    """
+    found: dict[str, Any] = {}
+    for full, value in given.items():
+        namespace, _, key = full.partition(":")
+        if namespace != project:
+            continue
+        if key not in SECRETS:
+            found[key] = value
+        elif isinstance(value, dict) and value.keys() != {"secure"}:
+            found[key] = dict.fromkeys(value, PLACEHOLDER)
+    return found
 
 
 def read_stack(

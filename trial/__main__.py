@@ -21,10 +21,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import yaml
-from pydantic import ValidationError
 
 from applications.hermes.application import own_uv
-from applications.hermes.guest.layout import python_of
+from applications.hermes.held import Held, look, lost
 from applications.hermes.phases import (
     Built,
     render_agent,
@@ -47,10 +46,9 @@ from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
-from settings.read import read_stack, stack_file
+from settings.read import read_stack, stack_file, usable_settings
 from settings.section import default_of
 from trial.decisions import (
-    Held,
     Running,
     Verdict,
     agent_notes,
@@ -58,10 +56,7 @@ from trial.decisions import (
     changes,
     detached,
     faults_of_arguments,
-    held_of,
     left_out,
-    lost,
-    usable_settings,
     what_runs_in,
 )
 
@@ -256,15 +251,7 @@ class Trial:
 
     def look(self, directory: str) -> Held:
         """What the home holds, as the release in `directory` reads it."""
-        stack = self.stack
-        program = shlex.quote((OWN / "look.py").read_text(encoding="utf-8"))
-        environment = f"HOME={stack.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1"
-        as_user = f"cd / && runuser --user {stack.agent.service.user} -- env -i {environment}"
-        command = f"{as_user} {python_of(directory)} -P -c {program} {stack.state_directory}"
-        try:
-            return held_of(self.shell(command).strip().rpartition("\n")[2])
-        except ValidationError as error:
-            raise TrialError(f"the content of the home can't be read: {error.errors()[0]['msg']}") from None
+        return look(self.target(), self.stack, directory, self.stack.state_directory)
 
     def running(self, build: Build, configured: dict[str, Any]) -> Running:
         """The release that runs, with its ports, size and versions."""

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from pydantic import SecretStr, TypeAdapter
+from pydantic import SecretStr
 
+from applications.hermes.held import Database, Held
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import AgentSettings, BareMetalAgent, DockerAgent
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.messengers import MessengerSettings
 from applications.hermes.settings.source import SourceSettings, prints_commit
-from settings.read import SECRETS
+from settings.read import PLACEHOLDER
 
-PLACEHOLDER = "placeholder-of-a-trial-0000000000000000"
-"""Replaces each secret of the settings. A trial needs none, and may leak what it has."""
 COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 MESSENGERS = re.compile(r"(TELEGRAM|DISCORD|SLACK|SIGNAL|WHATSAPP|MATRIX)_")
-
-
-def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
-    """A stack file's keys without the project's name and without secrets.
-
-    A secret object keeps its names with PLACEHOLDER as values, because other keys refer to them (`key_env`, `${NAME}`).
-    """
-    found: dict[str, Any] = {}
-    for full, value in given.items():
-        namespace, _, key = full.partition(":")
-        if namespace != project:
-            continue
-        if key not in SECRETS:
-            found[key] = value
-        elif isinstance(value, dict) and value.keys() != {"secure"}:
-            found[key] = dict.fromkeys(value, PLACEHOLDER)
-    return found
 
 
 def detached(stack: AgentStack, url: str, model: str, key: str) -> AgentStack:
@@ -119,53 +100,7 @@ def left_out(stack: AgentStack) -> list[str]:
     return found
 
 
-# ---- what a home holds ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Database:
-    """`schema`: from its own table or `user_version`. `sound`: SQLite's check found no fault."""
-
-    schema: str
-    mode: str
-    sound: bool
-
-
-@dataclass(frozen=True)
-class Held:
-    """The content of a home that must not be lost. `memories`: SHA-256 by path. `messages`: a number."""
-
-    sessions: frozenset[str]
-    messages: int
-    memories: Mapping[str, str]
-    cron: frozenset[str]
-    skills: frozenset[str]
-    databases: Mapping[str, Database]
-    config_version: int | None
-    unknown_keys: frozenset[str]
-    """Top-level keys of the user's config.yaml that the agent which runs does not know."""
-
-
-def held_of(text: str) -> Held:
-    """Read the output of look.py, which the agent can forge. Raises pydantic's ValidationError."""
-    return TypeAdapter(Held).validate_json(text, strict=True)
-
-
-def lost(before: Held, after: Held) -> list[str]:
-    """What is gone or damaged. Each entry is a reason to say no."""
-    found = []
-    for what in ("sessions", "cron"):
-        if gone := getattr(before, what) - getattr(after, what):
-            named = {"cron": "cron jobs"}.get(what, what)
-            found.append(f"{len(gone)} of {len(getattr(before, what))} {named} are gone")
-    if after.messages < before.messages:
-        found.append(f"{before.messages - after.messages} of {before.messages} messages are gone")
-    if changed := sorted(path for path, digest in before.memories.items() if after.memories.get(path) != digest):
-        found.append(f"changed: {', '.join(changed)}")
-    if gone := sorted(before.databases.keys() - after.databases.keys()):
-        found.append(f"databases are gone: {', '.join(gone)}")
-    found += [f"{path} is damaged" for path, each in sorted(after.databases.items()) if not each.sound]
-    return found
+# ---- what differs -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

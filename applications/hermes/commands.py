@@ -6,6 +6,7 @@ import argparse
 import getpass
 import secrets
 import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from applications import Command
@@ -23,6 +24,7 @@ from settings.kinds import is_loopback
 BACKUP_SECONDS = 1800.0
 STATUS = f"/usr/bin/python3 -IB {LIBRARY}/status.py"
 IN_DOCKER = "docker"
+DRILL_PROMPT = "what do you remember?"
 
 
 def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
@@ -124,6 +126,23 @@ def _restore_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--unknown", action="store_true", help="also one that the stack did not make")
 
 
+def _drill(guest: Guest, options: argparse.Namespace) -> int:
+    from applications.hermes.drill import command  # noqa: PLC0415 - it needs the client of Proxmox, half a second
+
+    return command(guest, options)
+
+
+def _drill_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vmid", type=int, help="the drill's VMID (the first free one after the cattle's)")
+    parser.add_argument("--address", help="its IPv4 address with the prefix, or dhcp; needed if the cattle's is static")
+    parser.add_argument("--file", type=Path, help="a backup on this machine, a folder or a tar, instead of the newest")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="HOST:PORT", help="the model's, where no setting has it"
+    )
+    parser.add_argument("--prompt", default=DRILL_PROMPT, help=f"what the agent is asked ({DRILL_PROMPT})")
+    parser.add_argument("--clean-up", action="store_true", help="only remove what another drill has left")
+
+
 def _hash_password(_guest: None, _options: argparse.Namespace) -> int:
     print(hash_password())
     return 0
@@ -137,6 +156,7 @@ COMMANDS = {
     "backup": Command("make a backup of the agent's data now, and print its folder", _backup),
     "backups": Command("list the backups, newest first", _backups),
     "restore": Command("restore a backup, after a backup of the present state", _restore, _restore_arguments),
+    "drill": Command("restore the newest backup beside the cattle, and ask the agent there", _drill, _drill_arguments),
     "hash-password": Command(
         "print the hash of a password, for agentDashboardPasswordHash", _hash_password, alone=True
     ),

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import yaml
 
 from components.state import own_state_of
-from provisioning.console import AgentError, pulumi, pulumi_environment
+from provisioning.console import PROJECT, AgentError, init_stack, known_stacks, pulumi_environment, said
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import ProxmoxError
@@ -30,7 +29,6 @@ from settings.read import CONFIG_FILE_VARIABLE, SETTINGS, role_of, stack_file
 from settings.stack import Role
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = "hermes-homelab"
 SECURE = "secure"
 
 
@@ -105,27 +103,10 @@ def how_to_set(stack: str, path: str) -> str:
 # ---- Pulumi and Proxmox ---------------------------------------------------------------------------------------------
 
 
-def said(*arguments: str, folder: Path = ROOT, without: Sequence[str] = ()) -> str:
-    """What a command of the CLI prints. AdoptError with its own words; `folder`, `without`: as for `pulumi`."""
-    done = pulumi(*arguments, folder=folder, without=without)
-    if done.returncode:
-        raise AdoptError(f"pulumi {' '.join(arguments[:2])} failed:\n{done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
-
-
 def make(stack: str) -> None:
-    """Have the backend know a stack, encrypted with the passphrase that its file has been, or with a new one.
-
-    In a folder of its own: `stack init` rewrites the file, and takes no other than Pulumi.STACK.yaml.
-    """
+    """Have the backend know a stack, encrypted with the passphrase that its file has been, or with a new one."""
     text = file_of(stack).read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        (folder / "Pulumi.yaml").write_text(f"name: {PROJECT}\nruntime: python\n")
-        copy = folder / f"Pulumi.{stack}.yaml"
-        copy.write_text(text, encoding="utf-8")
-        said("stack", "init", "--no-select", stack, folder=folder, without=[CONFIG_FILE_VARIABLE])
-        salt = (yaml.safe_load(copy.read_text(encoding="utf-8")) or {}).get("encryptionsalt")
+    salt = (yaml.safe_load(init_stack(stack, text, [CONFIG_FILE_VARIABLE])) or {}).get("encryptionsalt")
     if salt and "encryptionsalt" not in (yaml.safe_load(text) or {}):
         with file_of(stack).open("a", encoding="utf-8") as stream:
             stream.write(f"{'' if text.endswith(chr(10)) else chr(10)}encryptionsalt: {salt}\n")
@@ -138,11 +119,6 @@ def up(stack: str) -> None:
     )
     if done.returncode:
         raise AdoptError(f"pulumi up --stack {stack} failed. Mend what it says, then run scripts/adopt again.")
-
-
-def known_stacks() -> set[str]:
-    """Those that the backend has."""
-    return {row["name"].rpartition("/")[2] for row in json.loads(said("stack", "ls", "--json"))}
 
 
 def has_a_state(stack: str) -> bool:

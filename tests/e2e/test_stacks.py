@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 import yaml
 
 from applications.hermes.phases import render_agent
@@ -190,6 +195,7 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     assert [file for file in kept if CANARY.encode() in file.read_bytes()] == []
     assert CANARY not in told
     what_is_on_the_volume_outlives_the_cattle(stacks)
+    a_drill_tells_a_good_backup_from_a_bad_one(stacks)
     what_is_lost_comes_back(stacks)
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")
 
@@ -330,6 +336,87 @@ def what_is_lost_comes_back(stacks: Stacks) -> None:
     assert sessions <= sessions_of(stacks)
     assert "Miez" in stacks.agent("prompt", "what do you remember?")
     assert "this comes too late" not in stacks.shell(f"cat {STATE}/memories/MEMORY.md")
+
+
+DRILL = "106"
+
+
+def a_drill(stacks: Stacks, *arguments: str) -> subprocess.Popen[str]:
+    command = [str(CHECKOUT / "scripts" / "agent"), "--stack", "cattle", "drill", "--vmid", DRILL, *arguments]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    return subprocess.Popen(command, env=stacks.env, **how)  # type: ignore[call-overload, no-any-return]
+
+
+def killed_in_the_middle(node: Node, drill: subprocess.Popen[str]) -> None:
+    """kill -9, the engine with it, once Proxmox makes the drill's container: no state tells of it."""
+    for attempt in tenacity.Retrying(stop=tenacity.stop_after_delay(120), wait=tenacity.wait_fixed(0.1)):
+        with attempt:
+            assert DRILL in {str(row["vmid"]) for row in node.call("GET", "/cluster/resources", type="vm")}
+    # A child's session is told in field 6 of its line, its parent in field 4 (proc(5)).
+    rows = [file.read_text().rpartition(")")[2].split() for file in Path("/proc").glob("[0-9]*/stat")]
+    engines = {int(row[3]) for row in rows if int(row[1]) == drill.pid}
+    for session in (*engines, drill.pid):
+        engine.kill_session(session)
+    drill.communicate()
+
+
+def with_a_torn_database(stacks: Stacks, name: str, folder: Path) -> Path:
+    """A copy of a backup whose database was damaged already when it was made: its manifest has the sum of that."""
+    packed = stacks.shell(f"runuser -u hermes -- tar -C /home/hermes/.hermes-stack/backups -c {name} | base64 -w0")
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed))) as tar:
+        tar.extractall(folder, filter="fully_trusted")  # noqa: S202 - of a test's own agent
+    database, manifest = folder / name / "data" / "state.db", folder / name / "manifest.json"
+    with database.open("r+b") as stream:
+        stream.seek(4096)
+        stream.write(b"\xff" * 8192)
+    content = json.loads(manifest.read_text())
+    content["files"]["state.db"]["sha256"] = hashlib.sha256(database.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(content))
+    return folder / name
+
+
+def a_drill_tells_a_good_backup_from_a_bad_one(stacks: Stacks) -> None:
+    """Beside the real agent, which is not disturbed; and nothing of a drill is left, whatever became of it."""
+    node, folder = Node(stacks.lab.state_dir), stacks.lab.state_dir.parent / "torn"
+    address = stacks.outputs("cattle")["address"]
+    name = stacks.agent("backup").partition("backups/")[2].split()[0]
+
+    def real() -> str:
+        show = "systemctl show -p MainPID -p NRestarts hermes-gateway; findmnt -no SOURCE,OPTIONS /home/hermes"
+        return stacks.shell(
+            f"{show}; stat -c '%n %i %Y' {STATE}/memories/MEMORY.md; ls /home/hermes/.hermes-stack/backups"
+        )
+
+    def left() -> list[str]:
+        guests = [f"CT {row['vmid']}" for row in node.call("GET", "/cluster/resources", type="vm")]
+        known = json.loads(engine.command("stack", "ls", "--json", cwd=CHECKOUT, env=stacks.env))
+        volumes = [row["volid"] for row in node.call("GET", "/nodes/pve/storage/tank/content")]
+        drills = [str(file) for file in (CHECKOUT / ".cache" / "drills").iterdir() if not file.name.endswith(".lock")]
+        return sorted([*guests, *(row["name"] for row in known), *volumes, *drills])
+
+    before, there = real(), left()
+    killed_in_the_middle(node, a_drill(stacks))
+    assert left() != there
+    assert real() == before
+
+    bad = a_drill(stacks, "--file", str(with_a_torn_database(stacks, name, folder)))
+    said, errors = bad.communicate(timeout=600)
+    assert "drill: what an earlier one had left is removed" in said
+    assert f"the drill did not pass: the backup {name} has a damaged database: state.db" in errors, errors
+    assert bad.returncode == 1
+    assert (left(), real()) == (there, before)
+    assert "FAILED" in stacks.agent("status")
+
+    good = a_drill(stacks)
+    said, errors = good.communicate(timeout=600)
+    assert good.returncode == 0, errors
+    # What answers beside it, and does not to the agent of a drill.
+    assert f"drill: {address}:22 answered before, and does not any more" in said
+    assert "Miez" in said
+    assert f"drill: passed. {name}: files " in said
+    assert (left(), real()) == (there, before)
+    status = stacks.agent("status")
+    assert re.search(rf"^drill +passed: .* {name}$", status, re.MULTILINE), status
 
 
 def what_is_on_the_volume_outlives_the_cattle(stacks: Stacks) -> None:

@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
 ELSEWHERE = {
     "pvelab/src/pvelab/testing.py": {"pytest"},
     "scripts/lib/site.py": {"mkdocs"},
-    "trial/look.py": {"hermes_cli", "yaml"},
+    "applications/hermes/guest/look.py": {"hermes_cli", "yaml"},
     "applications/hermes/guest/home.py": {"ruamel"},
 }
 # Tests, examples, and a source tree that a build system reads in the lab.

@@ -17,22 +17,25 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from applications.hermes.guest import look
+from applications.hermes.held import Database, Held, held_of, lost
 from applications.hermes.phases import render_configure
 from applications.hermes.settings.agent import BareMetalAgent
 from provisioning.errors import ProvisioningError
+from settings.read import PLACEHOLDER, usable_settings
 from tests.repository import a_release, pasted
 from tests.settings import MODEL, cattle
 from trial import __main__ as command
-from trial import decisions, look, unpack
+from trial import decisions, unpack
 
 LAB = ("http://10.64.0.1:8100/v1", "lab-model", "key")
-BEFORE = decisions.Held(
+BEFORE = Held(
     sessions=frozenset({"a", "b"}),
     messages=8,
     memories={"SOUL.md": "1", "memories/MEMORY.md": "2"},
     cron=frozenset({"job"}),
     skills=frozenset({"skills/mine"}),
-    databases={"state.db": decisions.Database("22", "wal", True)},
+    databases={"state.db": Database("22", "wal", True)},
     config_version=33,
     unknown_keys=frozenset(),
 )
@@ -50,10 +53,10 @@ def test_no_secret_of_a_stack_file_gets_into_a_trial() -> None:
         "hermes-homelab:agentSecretEnvironment": {"LITELLM_KEY": {"secure": "v1:abc"}, "PLAIN": "sk-in-clear"},
         "hermes-homelab:apiToken": "in-clear",
     }
-    found = decisions.usable_settings(given, "hermes-homelab")
+    found = usable_settings(given, "hermes-homelab")
     assert found == {
         "agentModel": "m",
-        "agentSecretEnvironment": {"LITELLM_KEY": decisions.PLACEHOLDER, "PLAIN": decisions.PLACEHOLDER},
+        "agentSecretEnvironment": {"LITELLM_KEY": PLACEHOLDER, "PLAIN": PLACEHOLDER},
     }
 
 
@@ -78,7 +81,7 @@ def test_nothing_of_a_detached_configuration_leads_out_of_the_lab() -> None:
     assert parameters["config"]["agent"] == {"max_turns": 9}
     assert parameters["environment"]["MINE"] == "x"
     assert "TELEGRAM" not in text
-    assert set(plan.secrets.values()) <= {decisions.PLACEHOLDER, "key"}
+    assert set(plan.secrets.values()) <= {PLACEHOLDER, "key"}
     assert "fallback_providers" not in parameters["config"]
 
 
@@ -175,18 +178,18 @@ def test_of_a_stack_in_docker_mode_the_image_is_not_tried() -> None:
         (replace(BEFORE, memories={"SOUL.md": "1", "memories/MEMORY.md": "3"}), "memories/MEMORY.md"),
         (replace(BEFORE, memories={"SOUL.md": "1"}), "memories/MEMORY.md"),
         (replace(BEFORE, databases={}), "databases are gone: state.db"),
-        (replace(BEFORE, databases={"state.db": decisions.Database("26", "wal", False)}), "state.db is damaged"),
+        (replace(BEFORE, databases={"state.db": Database("26", "wal", False)}), "state.db is damaged"),
     ],
 )
-def test_what_is_lost_is_a_reason_to_say_no(after: decisions.Held, reason: str) -> None:
-    (told,) = decisions.lost(BEFORE, after)
+def test_what_is_lost_is_a_reason_to_say_no(after: Held, reason: str) -> None:
+    (told,) = lost(BEFORE, after)
     assert reason in told
 
 
 def test_what_comes_on_top_is_no_loss() -> None:
     more = replace(BEFORE, sessions=BEFORE.sessions | {"c"}, messages=11, skills=frozenset())
-    assert decisions.lost(BEFORE, more) == []
-    assert decisions.lost(BEFORE, BEFORE) == []
+    assert lost(BEFORE, more) == []
+    assert lost(BEFORE, BEFORE) == []
 
 
 def test_each_change_is_reported() -> None:
@@ -196,8 +199,8 @@ def test_each_change_is_reported() -> None:
     after = replace(
         BEFORE,
         databases={
-            "state.db": decisions.Database("26", "delete", True),
-            "new.db": decisions.Database("1", "delete", True),
+            "state.db": Database("26", "delete", True),
+            "new.db": Database("1", "delete", True),
         },
         unknown_keys=frozenset({"mine"}),
         skills=frozenset({"skills/mine", "skills/theirs"}),
@@ -307,12 +310,12 @@ def test_a_backup_of_the_stacks_is_taken_as_it_lies(
     with archive.open("rb") as stream:
         unpack.put(stream, home)
     assert (home / "link").readlink() == Path("config.yaml")
-    found = decisions.held_of(json.dumps(look.look(home)))
+    found = held_of(json.dumps(look.look(home)))
     assert found.sessions == {"s1", "s2"}
     assert found.messages == 3
     assert found.cron == {"abc", "7"}
     assert found.config_version == 33
-    assert found.databases == {"state.db": decisions.Database("22", "wal", True)}
+    assert found.databases == {"state.db": Database("22", "wal", True)}
     assert set(found.memories) == {"memories/MEMORY.md"}
     assert found.unknown_keys == {"mine"}
 
@@ -321,7 +324,7 @@ def test_a_backup_of_the_stacks_is_taken_as_it_lies(
 def test_a_forged_content_of_a_home_is_refused(text: str) -> None:
     """The agent's own Python prints it."""
     with pytest.raises(ValidationError):
-        decisions.held_of(text)
+        held_of(text)
 
 
 def hostile() -> bytes:
@@ -381,7 +384,7 @@ def test_a_backup_that_is_not_there_is_named(tmp_path: Path) -> None:
 class Course(command.Trial):
     """A trial whose guest is a table: which step fails, and what the home holds at each look."""
 
-    def __init__(self, fails: str = "", after: decisions.Held = BEFORE, back: decisions.Held = BEFORE) -> None:
+    def __init__(self, fails: str = "", after: Held = BEFORE, back: Held = BEFORE) -> None:
         self.stack = cattle()
         self.verdict = decisions.Verdict("new", "old", "on a home")
         self.fails, self.after, self.back, self.steps = fails, after, back, list[str]()
@@ -403,7 +406,7 @@ class Course(command.Trial):
         self._step(plan.name)
         return {}
 
-    def look(self, directory: str) -> decisions.Held:
+    def look(self, directory: str) -> Held:
         return self.after if directory == "/new" else self.back
 
     def running(self, build: command.Build, configured: dict[str, Any]) -> decisions.Running:  # noqa: ARG002 - as the real one

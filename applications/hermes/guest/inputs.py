@@ -207,6 +207,33 @@ class Configure:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{bracket(self.host)}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Drill:
+    """A drill: a backup in an empty home, behind walls (drill.py).
+
+    `backup`: its name. `total`: the SHA-256 of its manifest, empty where nobody knows it. `archive`: the file in the
+    guest that has it. `model`: what the agent may reach. `elsewhere`: what it must not reach, to try.
+    """
+
+    facts: Facts
+    backup: str
+    total: str
+    archive: str
+    model: tuple[Place, ...]
+    elsewhere: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
 class Installed:
     """A build of the agent, by what it has said of itself: install.json, IMAGE_RECORD, IMAGE_CURRENT.
 

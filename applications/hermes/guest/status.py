@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from applications.hermes.guest.backend import health_of
+from applications.hermes.guest.drilled import last_drill
 from applications.hermes.guest.inputs import Facts, Installed
 from applications.hermes.guest.names import CONTAINER_UNIT, CURRENT, FACTS, IDENTITY_LABEL, IMAGE_CURRENT
 from applications.hermes.guest.services import units_present
@@ -59,6 +60,7 @@ def status() -> dict[str, str]:
     return {
         **(in_container() if facts.container else in_units()),
         "backup": str(standing_of_backups()),
+        "drill": last_drill(),
         "account": f"{facts.user} ({facts.uid})",
         "state": facts.hermes_home,
         "workspace": facts.working_directory,

@@ -1,5 +1,5 @@
 """Prints the content of a home as JSON. Runs in the guest, as the agent's user, with the agent's Python. So it imports
-nothing of this package. Argument: the home (HERMES_HOME).
+nothing of this package. Argument: the home (HERMES_HOME), or a copy of one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def opened(path: Path) -> contextlib.closing[sqlite3.Connection]:
 
 
 def rows(path: Path, query: str) -> list[Any]:
-    """The first column; empty if there is no such table."""
-    with contextlib.suppress(sqlite3.OperationalError), opened(path) as database:
+    """The first column; empty if there is no such table, or the database is damaged."""
+    with contextlib.suppress(sqlite3.DatabaseError), opened(path) as database:
         return [row[0] for row in database.execute(query)]
     return []
 

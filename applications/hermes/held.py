@@ -1,0 +1,86 @@
+"""What a home holds, or a copy of one: how it is asked, and what is lost."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from applications.hermes.guest.layout import python_of
+from applications.hermes.settings import AgentStack
+from provisioning.errors import ProvisioningError
+from provisioning.plans import text_of
+from provisioning.ssh import SshTarget, connect
+
+LOOK_SECONDS = 600.0
+
+
+class UnreadableError(ProvisioningError):
+    """What a home holds can't be told."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """`schema`: from its own table or `user_version`. `sound`: SQLite's check found no fault."""
+
+    schema: str
+    mode: str
+    sound: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """The content of a home that must not be lost. `memories`: SHA-256 by path. `messages`: a number."""
+
+    sessions: frozenset[str]
+    messages: int
+    memories: Mapping[str, str]
+    cron: frozenset[str]
+    skills: frozenset[str]
+    databases: Mapping[str, Database]
+    config_version: int | None
+    unknown_keys: frozenset[str]
+    """Top-level keys of the user's config.yaml that the agent which runs does not know."""
+
+
+def held_of(text: str) -> Held:
+    """Read the output of look.py, which the agent can forge. Raises pydantic's ValidationError."""
+    return TypeAdapter(Held).validate_json(text, strict=True)
+
+
+def lost(before: Held, after: Held) -> list[str]:
+    """What is gone or damaged. Each entry is a reason to say no."""
+    found = []
+    for what in ("sessions", "cron"):
+        if gone := getattr(before, what) - getattr(after, what):
+            named = {"cron": "cron jobs"}.get(what, what)
+            found.append(f"{len(gone)} of {len(getattr(before, what))} {named} are gone")
+    if after.messages < before.messages:
+        found.append(f"{before.messages - after.messages} of {before.messages} messages are gone")
+    if changed := sorted(path for path, digest in before.memories.items() if after.memories.get(path) != digest):
+        found.append(f"changed: {', '.join(changed)}")
+    if gone := sorted(before.databases.keys() - after.databases.keys()):
+        found.append(f"databases are gone: {', '.join(gone)}")
+    found += [f"{path} is damaged" for path, each in sorted(after.databases.items()) if not each.sound]
+    return found
+
+
+def look(target: SshTarget, stack: AgentStack, directory: str, home: str) -> Held:
+    """What a home holds, as the build in `directory` of the guest reads it: as the agent's user, for the agent's code
+    runs. UnreadableError, or an SSH error.
+    """
+    program = shlex.quote(text_of("applications/hermes/guest/look.py"))
+    environment = f"HOME={stack.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1"
+    as_user = f"cd / && runuser --user {stack.agent.service.user} -- env -i {environment}"
+    command = f"{as_user} {python_of(directory)} -P -c {program} {shlex.quote(home)}"
+    with closing(connect(target)) as connection:
+        done = connection.run(command, timeout_s=LOOK_SECONDS)
+    if done.status != 0:
+        raise UnreadableError(f"what {home} holds can't be read: {done.words}")
+    try:
+        return held_of(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+    except ValidationError as error:
+        raise UnreadableError(f"what {home} holds can't be read: {error.errors()[0]['msg']}") from None
