@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from contextlib import closing
@@ -14,6 +15,7 @@ from applications.hermes.settings import AgentStack
 from provisioning.errors import ProvisioningError
 from provisioning.plans import text_of
 from provisioning.ssh import SshTarget, connect
+from provisioning.terminal import visible_value
 
 LOOK_SECONDS = 600.0
 
@@ -47,8 +49,13 @@ class Held:
 
 
 def held_of(text: str) -> Held:
-    """Read the output of look.py, which the agent can forge. Raises pydantic's ValidationError."""
-    return TypeAdapter(Held).validate_json(text, strict=True)
+    """Read the output of look.py, which the agent can forge. No name in it has control characters afterwards.
+
+    Raises pydantic's ValidationError.
+    """
+    adapter = TypeAdapter(Held)
+    adapter.validate_json(text, strict=True)
+    return adapter.validate_json(json.dumps(visible_value(json.loads(text))), strict=True)
 
 
 def lost(before: Held, after: Held) -> list[str]:

@@ -391,7 +391,7 @@ def a_drill_tells_a_good_backup_from_a_bad_one(stacks: Stacks) -> None:
         guests = [f"CT {row['vmid']}" for row in node.call("GET", "/cluster/resources", type="vm")]
         known = json.loads(engine.command("stack", "ls", "--json", cwd=CHECKOUT, env=stacks.env))
         volumes = [row["volid"] for row in node.call("GET", "/nodes/pve/storage/tank/content")]
-        drills = [str(file) for file in (CHECKOUT / ".cache" / "drills").iterdir() if not file.name.endswith(".lock")]
+        drills = [str(file) for file in (CHECKOUT / ".cache" / "drills").glob("*") if not file.name.endswith(".lock")]
         return sorted([*guests, *(row["name"] for row in known), *volumes, *drills])
 
     before, there = real(), left()

@@ -327,6 +327,13 @@ def test_a_forged_content_of_a_home_is_refused(text: str) -> None:
         held_of(text)
 
 
+def test_a_file_name_of_the_agent_s_reaches_no_terminal_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "memories").mkdir()
+    (tmp_path / "memories" / "\x1b]0;mine\x07.md").write_text("x")
+    [name] = held_of(json.dumps(look.look(tmp_path))).memories
+    assert name == "memories/\\x1b]0;mine\\x07.md"
+
+
 def hostile() -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
