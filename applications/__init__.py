@@ -42,11 +42,14 @@ class Declared:
 
     `model`: which class a stack with these settings (texts, by key) is read into, and which sections its fields with a
     choice get. An application runs in an ApplicationStack; a CattleStack of another kind has none in it.
+    `not_in_images`: settings that are required of a cattle and do not get into a golden template, with values that an
+    image stack is read with where it has none.
     """
 
     groups: tuple[Group, ...]
     model: Callable[[Mapping[str, Any]], tuple[type[CattleStack], Mapping[str, type[Section]]]]
     outputs: Mapping[str, Output] = field(default_factory=dict)
+    not_in_images: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- what is done in the guest ------------------------------------------------------------------
@@ -58,7 +61,8 @@ class PhaseSpec:
 
     `render`: its plan, from what it `needs` of the phase before: its results, its digest, or nothing (then it gets
     None). `foresee`: what the results are going to be, from the plan and the last run's outputs: for previews.
-    `warnings`: what people have to know of the results, said in every run.
+    `warnings`: what people have to know of the results, said in every run. `baked`: whether it needs neither data nor
+    secrets, so that a golden template has it behind it; such phases come first, and need nothing of each other.
     """
 
     name: str
@@ -66,6 +70,7 @@ class PhaseSpec:
     needs: Literal["", "results", "digest"] = ""
     foresee: Callable[[PhasePlan, Mapping[str, Any]], Mapping[str, Any]] = lambda _plan, last: last.get("results") or {}
     warnings: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _results: ()
+    baked: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class Cattle(pulumi.ComponentResource):
     """Container, host mounts, attachment, power and, where the stack has one, SSH access and the application.
 
     ``attach`` None: the home is not on a volume. ``host`` None: nothing is asked of root.
-    ``network`` None: there is no container yet. ``exports``: the outputs.
+    ``network`` None: there is no container yet. ``golden``: the template that it is cloned from where it is made.
+    ``exports``: the outputs.
     """
 
     exports: dict[str, pulumi.Input[Any]]
@@ -45,6 +46,7 @@ class Cattle(pulumi.ComponentResource):
         ssh_public_keys: list[str],
         phases: Mapping[str, Mapping[str, Any]] | None = None,
         network: NetworkPlan | None = None,
+        golden: int | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
@@ -70,6 +72,7 @@ class Cattle(pulumi.ComponentResource):
                 nesting=True,
                 network=network or NetworkPlan(network_spec(cattle.network)),
                 ssh_public_keys=ssh_public_keys,
+                golden=golden,
             ),
             claim,
             connection=connection,
@@ -107,7 +110,8 @@ class Cattle(pulumi.ComponentResource):
             **stack.outputs,
         }
         if isinstance(stack, ApplicationStack):
-            self.exports |= self._application(name, stack=stack, guest=guest, ready=parts, phases=phases)
+            keys = None if golden is None else ssh_public_keys
+            self.exports |= self._application(name, stack=stack, guest=guest, ready=parts, phases=phases, keys=keys)
         self.register_outputs(self.exports)
 
     def _application(
@@ -118,8 +122,9 @@ class Cattle(pulumi.ComponentResource):
         guest: ContainerLegacy,
         ready: list[pulumi.Resource],
         phases: Mapping[str, Mapping[str, Any]] | None,
+        keys: Sequence[str] | None,
     ) -> dict[str, pulumi.Input[Any]]:
-        """SSH access and the application's phases; answers the outputs that they add."""
+        """SSH access and the application's phases; answers the outputs that they add. ``keys``: see Access."""
         access = Access(
             f"{name}-ssh",
             guest=guest.id,
@@ -130,6 +135,7 @@ class Cattle(pulumi.ComponentResource):
             # A new network card is a new container, and brings a new host key.
             incarnation=guest.network_interfaces.apply(_card_address),
             declared_key=stack.cattle.ssh_host_key or None,
+            authorized_keys=keys,
             opts=pulumi.ResourceOptions(parent=self, depends_on=ready, replace_with=[guest]),
         )
         made = Application(

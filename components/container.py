@@ -17,12 +17,13 @@ from components.claim import Claim, vmid_proof
 from components.network import NetworkPlan, cards, ip_configs, name_service
 from components.plugins import ContainerLegacy, ProxmoxProvider
 from proxmox.connection import ENVIRONMENT, Connection
+from proxmox.golden import CloneSpec
 from proxmox.ownership import render_notes
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container as a stack declares it. Memory and swap in MB, disk in GB."""
+    """A container as a stack declares it. Memory and swap in MB, disk in GB. golden: the template to clone it from."""
 
     vmid: int
     node: str
@@ -40,6 +41,28 @@ class ContainerSpec:
     nesting: bool = False
     network: NetworkPlan = field(default_factory=partial(NetworkPlan, None))
     ssh_public_keys: Sequence[str] = ()
+    golden: int | None = None
+
+    @property
+    def clone(self) -> CloneSpec | None:
+        """How it is cloned from its golden template; None where it has none."""
+        card = self.network.declared
+        if self.golden is None:
+            return None
+        options = {
+            "hostname": self.hostname,
+            "cores": str(self.cores),
+            "memory": str(self.memory),
+            "swap": str(self.swap),
+            "tags": ";".join(sorted(self.tags)),
+            "onboot": str(int(self.start_on_boot)),
+            "protection": str(int(self.protection)),
+            "features": "nesting=1" if self.nesting else "",
+            "nameserver": " ".join((card and card.nameservers) or ()),
+            "searchdomain": (card and card.search) or "",
+        }
+        given = {key: value for key, value in options.items() if value}
+        return CloneSpec(self.golden, self.vmid, self.node, self.storage, self.disk, given, card)
 
 
 def proxmox_provider(connection: Connection, environment: dict[str, str]) -> ProxmoxProvider:
@@ -73,7 +96,7 @@ def container(
 ) -> ContainerLegacy:
     """Declare a container, stopped, with its VMID proved free first."""
     network = spec.network.declared
-    proof = vmid_proof(connection, spec.vmid, spec.node, claim.adopted_claim)
+    proof = vmid_proof(connection, spec.vmid, spec.node, claim.adopted_claim, spec.clone)
     return ContainerLegacy(
         name,
         {

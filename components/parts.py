@@ -83,7 +83,8 @@ class Access(Resource, kind="guest:Access"):
     """``host_key`` is one line, as in known_hosts without the name; ``fingerprint`` begins with SHA256:.
 
     ``declared_key``: the host key as the settings have it, None where Proxmox's log is to tell it. ``incarnation``: the
-    hardware address of net0, which tells one container under a number from the next.
+    hardware address of net0, which tells one container under a number from the next. ``authorized_keys``: who may log
+    in to a clone, which shows its host key itself; None: Proxmox has written them, and made the key.
     """
 
     address: pulumi.Output[str]
@@ -103,6 +104,7 @@ class Access(Resource, kind="guest:Access"):
         private_key_file: str,
         incarnation: pulumi.Input[str],
         declared_key: str | None = None,
+        authorized_keys: Sequence[str] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         props = {
@@ -113,6 +115,7 @@ class Access(Resource, kind="guest:Access"):
             "private_key_file": private_key_file,
             "incarnation": incarnation,
             "declared_key": declared_key,
+            **({} if authorized_keys is None else {"authorized_keys": list(authorized_keys)}),
             "address": None,
             "host_key": None,
             "fingerprint": None,

@@ -20,6 +20,8 @@ from provisioning.ssh import HostKey, public_half
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, check_plugin_trust
 from proxmox.errors import Fault, NodeShellFailed, ProxmoxError, Subject
+from proxmox.facts import read_cluster
+from proxmox.golden import free_number, goldens
 from proxmox.host_mounts import HostMountSpec, commands_to_paste, judge_folders, paste
 from proxmox.hostshell import read_folders, require_node, with_ids
 from proxmox.mountpoint import normal_path
@@ -78,8 +80,11 @@ def cattle_check(
     volid: str | None,
     host: HostMountSpec | None = None,
     keys: Sequence[str] = (),
+    golden: int | None = None,
 ) -> CattleCheck:
-    """What the cattle wants of a Proxmox. ``owner`` and ``volid`` None: no volume; ``keys``: as of `public_keys`."""
+    """What the cattle wants of a Proxmox. ``owner`` and ``volid`` None: no volume; ``keys``: as of `public_keys`;
+    ``golden``: the number of the template that it is cloned from.
+    """
     node, cattle = stack.connection.node, stack.cattle
     return CattleCheck(
         guest=GuestCheck(
@@ -88,6 +93,7 @@ def cattle_check(
             root_storage=cattle.storage,
             root_gb=cattle.disk,
             template=stack.template,
+            golden=golden,
             bridge=cattle.network.bridge,
             address=None if cattle.network.static_ip is None else cattle.network.address,
             address6=cattle.network.address6 if "/" in cattle.network.address6 else None,
@@ -118,6 +124,17 @@ def host_spec(stack: CattleStack, state: OwnState) -> NodeSpec | None:
         return None
     kept = {"vmid": stack.cattle.vmid, "node": stack.connection.node, "recorded": state.placed}
     return replace(NodeSpec.from_props(kept), mounts=host_mounts_of(stack), keyctl=stack.keyctl, ssh=node_ssh_of(stack))
+
+
+def image_number(stack: CattleStack, state: OwnState) -> int:
+    """The number under which the next golden template is built, or of the newest one that is there.
+
+    Raises a ProxmoxError where the API can't be asked.
+    """
+    with Proxmox(stack.connection) as client:
+        ours = goldens(read_cluster(client), state.claim) if state.claim else ()
+        finished = [one.vmid for one in ours if one.finished and one.node == stack.connection.node]
+        return finished[0] if finished else free_number(client, stack.image.vmid)
 
 
 def number_faults(key: str, vmid: int, state: OwnState) -> list[Fault]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import pulumi
 import yaml
 from pulumi.runtime.config import CONFIG, is_config_secret
 
-from components.state import read_outputs, read_own_state
+from components.state import OwnState, read_outputs, read_own_state
 from proxmox.errors import Fault, Faults
 from settings.read import SECRETS, SETTINGS, read_stack, stack_file
-from settings.stack import CattleStack, PetStack, Stack
+from settings.stack import ApplicationStack, CattleStack, PetStack, Stack
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,7 +26,15 @@ def run() -> dict[str, pulumi.Input[Any]]:
     Raises errors written for people before anything is declared: Faults of settings and surroundings.
     """
     stack = read_settings()
-    return _pet(stack) if isinstance(stack, PetStack) else _cattle(stack)
+    if isinstance(stack, PetStack):
+        return _pet(stack)
+    if not stack.makes_image:
+        return _cattle(stack)
+    if isinstance(stack, ApplicationStack):
+        return _image(stack)
+    rule = "a golden template is made of an application, and this stack has none"
+    remedy = "take it out, and agentMode none as well"
+    raise Faults([Fault("application", stack.application, rule, remedy)], what=_cant(stack))
 
 
 def read_settings() -> PetStack | CattleStack:
@@ -83,6 +91,25 @@ def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
+def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:
+    from components.image import GoldenTemplate, build_stack  # noqa: PLC0415
+    from components.preflight import cattle_check, chosen_template, image_number, judge_cattle, public_keys  # noqa: PLC0415
+
+    state = read_own_state(stack.claim)
+    stack = stack.model_copy(update={"template": chosen_template(stack, state)})
+    keys, key_faults = public_keys(stack, state)
+    _refuse(stack, key_faults)
+    # Where a template is built is a container like a cattle's, under the number that it will have.
+    vmid = image_number(stack, state)
+    build = build_stack(stack)
+    build = build.model_copy(update={"cattle": build.cattle.model_copy(update={"vmid": vmid})})
+    check = cattle_check(build, state, owner=None, volid=None, keys=keys)
+    faults, warnings, _, network = judge_cattle(build, check, state)
+    _refuse(stack, [replace(fault, key=fault.key.replace("cattleVmid", "imageVmid")) for fault in faults])
+    _warn([*warnings, *network.warnings(vmid)])
+    return GoldenTemplate("image", stack, keys).exports
+
+
 def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     from components.cattle import Cattle  # noqa: PLC0415
     from components.preflight import (  # noqa: PLC0415
@@ -105,12 +132,13 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     keys, key_faults = public_keys(stack, state)
     host = host_spec(stack, state)
     volid = volume["volid"] if volume else None
-    check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys)
+    golden, golden_faults = golden_template(stack, state, keys)
+    check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys, golden=golden)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
     faults, warnings, folders, network = judge_cattle(stack, check, state)
     vmid = stack.cattle.vmid
     lost = network.faults(vmid, stack.connection.node)
-    _refuse(stack, [*key_faults, *home_faults(stack, keys, state), *faults, *lost])
+    _refuse(stack, [*key_faults, *golden_faults, *home_faults(stack, keys, state), *faults, *lost])
     _warn([*warnings, *warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
     cattle = Cattle(
         "cattle",
@@ -120,6 +148,7 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
         ssh_public_keys=keys,
         phases=state.phases,
         network=network,
+        golden=golden,
     )
     return cattle.exports
 
@@ -131,7 +160,11 @@ def _warn(warnings: Iterable[str]) -> None:
 
 def _refuse(stack: Stack, faults: list[Fault]) -> None:
     if faults:
-        raise Faults(faults, what=f"Stack {stack.name} can't be brought up on {stack.connection.endpoint}")
+        raise Faults(faults, what=_cant(stack))
+
+
+def _cant(stack: Stack) -> str:
+    return f"Stack {stack.name} can't be brought up on {stack.connection.endpoint}"
 
 
 def pet_outputs(stack: CattleStack) -> Mapping[str, Any]:
@@ -168,6 +201,36 @@ def pet_outputs(stack: CattleStack) -> Mapping[str, Any]:
         first = Fault("petStack", name, rule, f"pulumi up --stack {name}, or name the stack of the pet")
         raise Faults([first], what=f"Stack {stack.name} needs a pet")
     return outputs
+
+
+def golden_template(stack: CattleStack, state: OwnState, keys: Sequence[str]) -> tuple[int | None, list[Fault]]:
+    """The number of the template that a new cattle is cloned from, None without one; and what is wrong with it.
+
+    A cattle that is there goes on without its image stack: only one that is to be made needs it.
+    """
+    name = stack.cattle.golden_template
+    if not name:
+        return None, []
+    try:
+        outputs = read_outputs(name)
+    except Exception as error:
+        if "unknown stack" not in str(error) and "passphrase" not in str(error):
+            raise
+        outputs = {}
+    if outputs.get("vmid") is None or "keys" not in outputs:
+        rule = "must be an image stack that has been up, with the same passphrase or secrets provider"
+        remedy = f"pulumi up --stack {name}; or leave the key out"
+        return None, [] if state.vmid else [Fault("goldenTemplate", name, rule, remedy)]
+    faults = []
+    if outputs["node"] != stack.connection.node:
+        rule = f"its templates are on node {outputs['node']}, and a clone is made on its template's node"
+        faults.append(Fault("goldenTemplate", name, rule, "make an image stack for this node, or leave the key out"))
+    let_in = {tuple(key.split()[:2]) for key in outputs["keys"]}
+    if keys and tuple(keys[0].split()[:2]) not in let_in:
+        rule = "its templates let in other keys only than that of sshPrivateKeyFile"
+        remedy = f"set cattleSshKeys of stack {name} to the public half, then pulumi up there"
+        faults.append(Fault("goldenTemplate", name, rule, remedy))
+    return int(outputs["vmid"]), faults
 
 
 def _volume_of(pet: Mapping[str, Any], stack: CattleStack) -> dict[str, Any]:

@@ -48,6 +48,7 @@ _NOTHING = object()
 
 _LOCKED = re.compile(r"can't lock file '[^']*' - got timeout|(?:CT|VM) is locked \(")
 _NO_GUEST = re.compile(r"Configuration file '[^']*' does not exist|^(?:CT|VM) \d+ does not exist")
+_TEMPLATE = "vztemplate"
 _BAD_WAY = frozenset({502, 503, 504, 595, 596, 597, 598, 599})
 
 
@@ -656,6 +657,71 @@ class Proxmox:
                 if there is None:
                     raise
                 return there
+
+        return self._repeat(attempt, done)
+
+    def has_feature(self, node: str, vmid: int, feature: str) -> bool:
+        """Whether all volumes of a container can be part of a `snapshot`, a (linked) `clone` or a `copy`."""
+        data = self._get("nodes", node, "lxc", vmid, "feature", feature=feature) or {}
+        return bool(int(data.get("hasFeature") or 0))
+
+    def create(self, node: str, vmid: int, options: Mapping[str, str]) -> TaskEnd:
+        """Make a container from a template. A number that is taken is an ApiError; nobody's guest is taken over."""
+        return self._make(node, vmid, ("nodes", node, "lxc"), {"vmid": vmid, **options}, options["description"])
+
+    def clone(self, node: str, source: int, vmid: int, *, hostname: str, notes: str, storage: str | None) -> TaskEnd:
+        """Clone a container, in full to a `storage`, or linked to its volumes where that is None.
+
+        Proxmox locks the source for as long as it takes; then this waits, as with any lock.
+        """
+        values = {"newid": vmid, "hostname": hostname, "description": notes}
+        values |= {"full": 0} if storage is None else {"full": 1, "storage": storage}
+        return self._make(node, vmid, ("nodes", node, "lxc", source, "clone"), values, notes)
+
+    def _make(self, node: str, vmid: int, path: Sequence[str | int], values: Mapping[str, Any], notes: str) -> TaskEnd:
+        """A write that makes a guest. `notes`: its own alone, so that the guest is known before a repetition."""
+
+        def done() -> TaskEnd | None:
+            try:
+                found = self.guest_config(node, vmid).get("description", "")
+            except NoSuchGuest:
+                return None
+            if found.strip() != notes.strip():
+                return None
+            self.wait_unlocked(node, vmid)
+            return TaskEnd("", ())
+
+        answer = self._repeat(lambda: self._send("POST", path, values), done)
+        return answer if isinstance(answer, TaskEnd) else self._task(answer)
+
+    def make_template(self, node: str, vmid: int) -> None:
+        """Turn a stopped container into a template. Proxmox answers at once and names no task (facts proxmox-9.2)."""
+        before = {task.upid for task in self.guest_tasks(node, vmid, _TEMPLATE)}
+        self._write("POST", ("nodes", node, "lxc", vmid, "template"), None, lambda: self._is_template(node, vmid))
+        start, pause = self._clock(), self.timings.first_poll
+        while not self._is_template(node, vmid):
+            for task in self.guest_tasks(node, vmid, _TEMPLATE):
+                if task.upid not in before:
+                    self.wait_task(task.upid)
+            if self._clock() - start > self.timings.task:
+                raise TaskTimeout(f"{_TEMPLATE} of {vmid} on {node}", self.timings.task, ())
+            self._sleep(pause)
+            pause = min(pause * 1.5, self.timings.look)
+
+    def _is_template(self, node: str, vmid: int) -> bool:
+        return self.guest_config(node, vmid).get("template") == "1"
+
+    def destroy(self, node: str, vmid: int) -> TaskEnd:
+        """Destroy a stopped container, or a template, with its own volumes. One that is gone is left alone."""
+
+        def done() -> TaskEnd | None:
+            return None if any(guest.vmid == vmid for guest in self.guests()) else TaskEnd("", ())
+
+        def attempt() -> TaskEnd:
+            try:
+                return self._task(self._send("DELETE", ("nodes", node, "lxc", vmid)))
+            except NoSuchGuest:
+                return TaskEnd("", ())
 
         return self._repeat(attempt, done)
 

@@ -10,6 +10,8 @@
     │   ├── GuestLocked         an operation holds the guest, or a broken one left its lock
     │   ├── GuestIsTemplate     a template cannot be started or given a volume
     │   ├── NotOurs             the guest does not carry this stack's claim
+    │   ├── TemplateMissing     a golden template is not there, or is none
+    │   ├── TemplateInUse       disks of other guests depend on a golden template
     │   ├── VolumeMissing       no volume of that name on the storage
     │   ├── VolumeElsewhere     the volume is on another storage, or node, than the one asked for
     │   ├── VolumeUnusable      a volume of that kind can't be used as asked for
@@ -92,6 +94,8 @@ class Subject(StrEnum):
     """A guest with data that was there before is gone."""
     HALF_MADE = "half made"
     """The creation of a guest was cut off."""
+    GOLDEN = "golden template"
+    """The template that a guest is to be cloned from."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,14 @@ class GuestIsTemplate(Refusal):
 
 class NotOurs(Refusal):
     """The guest does not carry this stack's claim."""
+
+
+class TemplateMissing(Refusal):
+    """A golden template is not there, or is none."""
+
+
+class TemplateInUse(Refusal):
+    """Disks of other guests depend on a golden template."""
 
 
 class VolumeMissing(Refusal):

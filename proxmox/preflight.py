@@ -35,6 +35,7 @@ from proxmox.planning import (
 from proxmox.rights import (
     Right,
     allocate_on,
+    clone_from,
     faults_of_rights,
     manage_guest,
     mount_foreign,
@@ -58,7 +59,8 @@ THIN_ROOM = GIB
 class GuestCheck:
     """A container that is to be there.
 
-    template: its volume name, for a container that may have to be made; root_gb in GiB; address: "10.0.0.5/24", or None
+    template: its volume name, for a container that may have to be made; golden: the number of the template that it is
+    cloned from instead; root_gb in GiB; address: "10.0.0.5/24", or None
     for DHCP; claim: the mark of the stack's own guests; ours: whether the stack's state knows the guest; remade:
     whether a changed setting makes the one that is there anew, so that all that a new one needs has to be proved.
     """
@@ -74,6 +76,7 @@ class GuestCheck:
     claim: str | None = None
     ours: bool = False
     remade: bool = False
+    golden: int | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,8 @@ def _needed_guest(guest: GuestCheck) -> list[Right]:
     rights = [manage_guest(guest.vmid), see_all_guests()]
     if guest.template:
         rights.append(use_template(storage_of(guest.template)))
+    if guest.golden is not None:
+        rights.append(clone_from(guest.golden))
     if guest.bridge:
         rights.append(use_bridge(guest.bridge))
     return rights
@@ -521,7 +526,8 @@ def _address_faults(check: GuestCheck, seen: NodeFacts) -> list[Fault]:
 
 def _taken_faults(check: GuestCheck, seen: NodeFacts, subject: Subject, value: str) -> list[Fault]:
     wanted = plain_address(value)
-    others = [guest for guest in seen.cluster.guests if guest.vmid != check.vmid]
+    # A template never runs.
+    others = [guest for guest in seen.cluster.guests if guest.vmid != check.vmid and not guest.template]
     found = seen.occupants
     declared = [guest for guest in others if wanted in static_addresses(guest.config)]
     leased = [guest for guest in others if guest not in declared and wanted in found.leases.get(guest.vmid, ())]

@@ -53,16 +53,14 @@ class HostMountSettings(Part):
     owner: Annotated[int, Field(ge=0, lt=MAPPED_IDS)] | None = None
 
 
+_STACK = r"([\w.-]+/[\w.-]+/)?[\w.-]+"
+
+
 class CattleSettings(Section):
     """Memory and swap in MB, disk in GB."""
 
     pet_stack: Annotated[
-        str,
-        matches(
-            r"([\w.-]+/[\w.-]+/)?[\w.-]+",
-            "must be a stack's name",
-            "write it like pet or organization/hermes-homelab/pet",
-        ),
+        str, matches(_STACK, "must be a stack's name", "write it like pet or organization/hermes-homelab/pet")
     ] = setting("petStack", "pet", "The stack that owns the volume: its name, or organization/project/name.")
     vmid: Vmid = setting("cattleVmid", 105, "The VMID of the cattle.")
     hostname: Hostname = setting("cattleHostname", "hermes", "The cattle's host name.")
@@ -70,6 +68,14 @@ class CattleSettings(Section):
     memory: Annotated[int, Field(ge=512)] = setting("cattleMemory", 4096, "The cattle's memory in MB.")
     swap: Annotated[int, Field(ge=0)] = setting("cattleSwap", 512, "The cattle's swap in MB.")
     disk: Annotated[int, Field(ge=2)] = setting("cattleDisk", 20, "The cattle's root file system in GB.")
+    golden_template: Annotated[
+        str, matches(f"({_STACK})?", "must be a stack's name, or empty", "write it like image")
+    ] = setting(
+        "goldenTemplate",
+        "",
+        "The image stack whose golden template a new cattle is cloned from. Empty: none; it is made from template. One "
+        "that is there stays as it is.",
+    )
     storage: StorageId = setting("cattleStorage", "local-lvm", "The storage of the cattle's root file system.")
     network: NetworkSettings
     tags: Tags = setting("cattleTags", ["agent", "ai", "pulumi"], "The cattle's tags in Proxmox.")

@@ -27,6 +27,16 @@ CATTLE = {
     "sshHostKeyFingerprint": Output("string", "Its fingerprint, SHA256:..."),
 }
 
+IMAGE = {
+    "vmid": Output("integer", "The VMID of the newest golden template.", since="0.2.0"),
+    "node": Output("string", "Its node.", since="0.2.0"),
+    "storage": Output("string", "The storage of its disk.", since="0.2.0"),
+    "digest": Output("string", "The digest of all that went into it.", since="0.2.0"),
+    "keys": Output(
+        "array", "The public keys that log in to a clone before its own stack has set others.", since="0.2.0"
+    ),
+}
+
 
 def outputs_of(application: str) -> dict[str, Output]:
     """All outputs of a cattle with that application, or with none."""
@@ -36,6 +46,7 @@ def outputs_of(application: str) -> dict[str, Output]:
 OUTPUTS: dict[str, dict[str, Output]] = {
     "Stack pet": PET,
     "Stack cattle": CATTLE,
+    "Stack image": IMAGE,
     **{f"Stack cattle, with {name}": dict(declared(name).outputs) for name in NAMES},
 }
 """By the heading of docs/outputs.md."""

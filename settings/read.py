@@ -17,6 +17,7 @@ from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 from settings.cattle import CattleSettings
 from settings.connection import ConnectionSettings, NodeSshSettings
+from settings.image import ImageSettings
 from settings.network import NetworkSettings
 from settings.pet import PetSettings
 from settings.section import (
@@ -30,7 +31,7 @@ from settings.section import (
     own_settings,
     read_section,
 )
-from settings.stack import CattleStack, PetStack, Role, Stack
+from settings.stack import CattleStack, PetStack, Role, Stack, role_of
 
 KEY_FILE_VARIABLE = "HERMES_SSH_KEY_FILE"
 CONFIG_FILE_VARIABLE = "PULUMI_OPTION_CONFIG_FILE"
@@ -51,6 +52,13 @@ OWN_GROUPS = (
     Group("The Proxmox", (ConnectionSettings, Stack)),
     Group("The pet", (PetSettings,)),
     Group("The cattle", (CattleStack, CattleSettings, NetworkSettings, NodeSshSettings)),
+    Group(
+        "The golden template",
+        (ImageSettings,),
+        "What `pulumi up` of an image stack makes: [A golden template](operations.md#a-golden-template). Of the "
+        "cattle's and the agent's settings it reads those that are built in; the container in which it is built has "
+        "the cattle's network card, cores and memory.",
+    ),
 )
 OWN_SECTIONS = frozenset(section for group in OWN_GROUPS for section in group.sections)
 GROUPS = (*OWN_GROUPS, *(group for name in NAMES for group in declared(name).groups))
@@ -70,13 +78,6 @@ TREES = frozenset(key for key, found in SETTINGS.items() if key not in SECRETS a
 
 
 # --- reading ------------------------------------------------------------------------------------
-
-
-def role_of(stack: str, declared: str | None) -> Role | None:
-    """The role that a stack declares or has by its name; None when neither tells."""
-    if declared:
-        return Role(declared) if declared in set(Role) else None
-    return next((role for role in Role if stack == role or stack.startswith(f"{role}-")), None)
 
 
 def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def read_stack(
             Fault(
                 "role",
                 given_role or f"(empty, and the stack is called {stack})",
-                "must be pet or cattle, or the stack be called pet, pet-NAME, cattle or cattle-NAME",
+                "must be pet, cattle or image, or the stack be called so, or pet-NAME, cattle-NAME or image-NAME",
                 f"pulumi config set --stack {stack} role cattle",
             )
         )
@@ -143,6 +144,9 @@ def read_stack(
     else:
         model, chosen = declared(name).model(config)
         given |= chosen
+        if role is Role.IMAGE:
+            # The engine hands over the project's default, an empty text, where a stack sets nothing.
+            config |= {key: value for key, value in declared(name).not_in_images.items() if not config.get(key)}
     found = read_section(model, config, reading, **given)
     reading.faults += broken_rules(found)
     if reading.faults or not isinstance(found, PetStack | CattleStack):

@@ -13,6 +13,7 @@ from proxmox.connection import Connection
 from proxmox.errors import Fault
 from settings.cattle import CattleSettings, HostMountSettings
 from settings.connection import NodeSshSettings
+from settings.image import ImageSettings
 from settings.kinds import USUAL_UID, Claim, LocalFile, Template
 from settings.pet import PetSettings
 from settings.section import Section, refuse, rule, setting
@@ -31,6 +32,14 @@ class Role(StrEnum):
 
     PET = "pet"
     CATTLE = "cattle"
+    IMAGE = "image"
+
+
+def role_of(stack: str, declared: str | None) -> Role | None:
+    """The role that a stack declares or has by its name; None when neither tells."""
+    if declared:
+        return Role(declared) if declared in set(Role) else None
+    return next((role for role in Role if stack == role or stack.startswith(f"{role}-")), None)
 
 
 class Stack(Section):
@@ -38,8 +47,11 @@ class Stack(Section):
 
     name: str
     connection: Connection
-    role: Literal["", "pet", "cattle"] = setting(
-        "role", "", "The kind of this stack, pet or cattle. Empty: from its name (pet, pet-*, cattle, cattle-*)."
+    role: Literal["", "pet", "cattle", "image"] = setting(
+        "role",
+        "",
+        "The kind of this stack: pet, cattle, or image, which makes golden templates. Empty: from its name (pet, "
+        "pet-*, cattle, cattle-*, image, image-*).",
     )
     template: Template = setting(
         "template",
@@ -80,8 +92,14 @@ class CattleStack(Stack):
     ] = setting("application", "hermes", f"What runs in the cattle: {', '.join((*NAMES, NO_APPLICATION))}.")
     cattle: CattleSettings
     node_ssh: NodeSshSettings
+    image: ImageSettings
     runs: ClassVar[str] = ""
     """What the guest is for, by its name for people; in its notes."""
+
+    @property
+    def makes_image(self) -> bool:
+        """Whether the stack makes golden templates: of the cattle that its settings describe."""
+        return role_of(self.name, self.role) is Role.IMAGE
 
     @property
     def keyctl(self) -> bool:

@@ -23,6 +23,7 @@ KEYS: Mapping[Subject, tuple[str, str]] = {
     Subject.ROOT: ("", "cattleHostMounts"),
     Subject.NODE_SSH: ("", "nodeSshHost"),
     Subject.LOST: ("petVmid", ""),
+    Subject.GOLDEN: ("", "goldenTemplate"),
 }
 """The settings of a pet and of a cattle; empty: there is none."""
 
@@ -37,6 +38,7 @@ REMEDIES: Mapping[Subject, str] = {
     Subject.LEFT_BEHIND: "pulumi up takes it over again; then pulumi destroy",
     Subject.LOST: "docs/recovery.md says how; if the data are lost for good: petStartEmpty true, for one pulumi up",
     Subject.HALF_MADE: "then pulumi up",
+    Subject.GOLDEN: "pulumi up of the image stack makes it; goldenTemplate names that stack",
 }
 """What Pulumi and the settings add to a remedy, as a line of its own: what stands before it may be pasted."""
 

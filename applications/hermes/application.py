@@ -80,8 +80,8 @@ def phases_of(stack: AgentStack) -> tuple[PhaseSpec, ...]:
         return {"directory": NEW_BUILD} if builds else last.get("results") or {}
 
     return (
-        PhaseSpec("baseline", lambda _: render_baseline(stack)),
-        PhaseSpec("agent", lambda _: render_agent(stack.agent, own_uv()), foresee=foresee),
+        PhaseSpec("baseline", lambda _: render_baseline(stack), baked=True),
+        PhaseSpec("agent", lambda _: render_agent(stack.agent, own_uv()), foresee=foresee, baked=True),
         PhaseSpec("configure", lambda found: configure(Built.of(found)), needs="results", warnings=unknown_settings),
         PhaseSpec("verify", verify, needs="digest"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import tenacity
 
@@ -19,17 +20,21 @@ from components.providers.base import (
     warn,
 )
 from components.timing import stopwatch
-from provisioning.errors import SshUnreachable, WrongMachine
+from provisioning.errors import SshAuthError, SshUnreachable, WrongMachine
 from provisioning.kept import KEPT
-from provisioning.ssh import Card, HostKey, wait_for_ssh
+from provisioning.ssh import Card, HostKey, SshTarget, wait_for_ssh
 from proxmox.addresses import addresses_of, leased
 from proxmox.client import Address, Proxmox
 from proxmox.errors import NoSuchGuest, ProxmoxError
-from proxmox.hostkeys import made_host_keys
+from proxmox.hostkeys import made_host_keys, shown_host_key
 
 ADDRESS_SECONDS = 60.0
 SSH_SECONDS = 120.0
-_INPUTS = ("guest", "vmid", "node", "static_address", "private_key_file", "incarnation", "declared_key")
+PROOF_SECONDS = 60.0
+_INPUTS = (
+    *("guest", "vmid", "node", "static_address", "private_key_file", "incarnation", "declared_key"),
+    "authorized_keys",
+)
 _KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
 
 
@@ -92,15 +97,56 @@ def _at_first_contact(vmid: int, address: str, key: HostKey) -> str:
     )
 
 
+def _wait_for_proof(client: Proxmox, node: str, vmid: int) -> frozenset[str]:
+    """The host key that a clone shows once it has booted; empty where it does not."""
+    looks = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(PROOF_SECONDS),
+        wait=tenacity.wait_fixed(0.25),
+        retry=tenacity.retry_if_result(lambda key: key is None),
+        retry_error_callback=lambda _state: None,
+    )
+    key: str | None = looks(lambda: shown_host_key(client.interfaces(node, vmid)))
+    return frozenset() if key is None else frozenset({key})
+
+
+def _keys_of_clone(client: Proxmox, node: str, vmid: int) -> frozenset[str]:
+    """As the clone shows them. A container that was made otherwise, by a run that was cut off, has a log instead."""
+    found = _wait_for_proof(client, node, vmid) or made_host_keys(client, node, vmid)
+    if not found:
+        raise SshUnreachable(
+            f"CT {vmid} does not show its SSH host key.\n"
+            "  why: it was cloned from a golden template, and nothing else tells the key that it has made; its "
+            f"loopback had no such addresses for {PROOF_SECONDS:.0f} seconds. Without IPv6 on the node it can't show "
+            "them\n"
+            f"  do:  on the node: pct exec {vmid} -- journalctl -u hermes-stack-host-key; or set cattleSshHostKey to: "
+            f"pct exec {vmid} -- cat /etc/ssh/ssh_host_ed25519_key.pub"
+        )
+    return found
+
+
+def _authorize(target: SshTarget, keys: Sequence[str]) -> None:
+    """Let these keys in as root, and no others: a clone has those of its template."""
+    file = "/root/.ssh/authorized_keys"
+    command = f"umask 077 && mkdir -p /root/.ssh && cat >{file}.new && mv {file}.new {file}"
+    with contextlib.closing(KEPT.connect(target)) as connection:
+        done = connection.run(command, stdin="".join(f"{key}\n" for key in keys).encode())
+    if done.status:
+        raise SshAuthError(f"{file} can't be written in {target.host}: {done.words}\nRun pulumi up again.")
+
+
 class AccessProvider(Provider):
-    def _reach(self, props: Props, pinned: str | None) -> Props:
+    def reach(self, props: Props, pinned: str | None) -> Props:
+        """Wait until somebody can log in, and answer how; ``pinned``: the host key that is known already."""
         vmid, node = int(props["vmid"]), props["node"]
         card = card_of(vmid, props["incarnation"])
+        keys = props.get("authorized_keys")
         with stopwatch() as elapsed, self.proxmox() as client:
             # An input that is None is not there at all.
             address = props.get("static_address") or _wait_for_address(client, node, vmid, card)
             known = props.get("declared_key") or pinned
-            made = frozenset[str]() if known else made_host_keys(client, node, vmid)
+            made = frozenset[str]()
+            if not known:
+                made = made_host_keys(client, node, vmid) if keys is None else _keys_of_clone(client, node, vmid)
             try:
                 key = wait_for_ssh(
                     address,
@@ -115,6 +161,8 @@ class AccessProvider(Provider):
                 )
             except SshUnreachable as error:
                 raise SshUnreachable(f"{error}\n{_seen_by_proxmox(client, node, vmid, card)}") from None
+        if keys is not None and not known:
+            _authorize(SshTarget(address, key, private_key_file=props["private_key_file"], card=card), keys)
         if not known and not made:
             warn(_at_first_contact(vmid, address, key))
         return {
@@ -130,12 +178,12 @@ class AccessProvider(Provider):
         return diff_of(updates, changed(olds, news, "vmid", "node"))
 
     def create(self, props: Props) -> CreateResult:
-        return CreateResult(id_=f"{int(props['vmid'])}/ssh", outs=self._reach(props, pinned=None))
+        return CreateResult(id_=f"{int(props['vmid'])}/ssh", outs=self.reach(props, pinned=None))
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
         # Of one that was declared and is not any more, the log of the creation is asked again.
         keeps = olds.get("incarnation") == news.get("incarnation") and not olds.get("declared_key")
-        return UpdateResult(outs=self._reach(news, pinned=olds.get("host_key") if keeps else None))
+        return UpdateResult(outs=self.reach(news, pinned=olds.get("host_key") if keeps else None))
 
     def read(self, id_: str, props: Props) -> ReadResult:
         """Looks at the lease again; opens no SSH connection."""

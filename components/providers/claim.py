@@ -14,9 +14,11 @@ class ClaimProvider(Provider):
 
     def create(self, props: Props) -> CreateResult:
         claim = str(props.get("adopted") or uuid.uuid4())
-        return CreateResult(id_=claim, outs={"vmid": props["vmid"], "claim": claim})
+        return CreateResult(id_=claim, outs={"vmid": props.get("vmid"), "claim": claim})
 
     def delete(self, _id: str, props: Props) -> None:
         """The last deletion of all: whatever the engine believes, no guest that carries the claim may be left."""
+        if props.get("vmid") is None:
+            return
         with self.proxmox() as client:
             prove_none_left(client, int(props["vmid"]), props["claim"])

@@ -33,6 +33,7 @@ PROVIDERS = {
     "proxmox:VolumeAttachment": "attachment:AttachmentProvider",
     "proxmox:VolumeRemoval": "removal:RemovalProvider",
     "guest:Access": "access:AccessProvider",
+    "guest:Image": "image:ImageProvider",
     "guest:Phase": "phase:PhaseProvider",
 }
 """By a resource's kind: the module in this folder, and the class. A module is imported when it is first needed."""

@@ -25,8 +25,8 @@ from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import ProxmoxError
 from proxmox.facts import GuestFacts, read_guest
 from proxmox.ownership import describe_guest, parse_claim
-from settings.read import CONFIG_FILE_VARIABLE, SETTINGS, role_of, stack_file
-from settings.stack import Role
+from settings.read import CONFIG_FILE_VARIABLE, SETTINGS, stack_file
+from settings.stack import Role, role_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SECURE = "secure"
@@ -171,6 +171,8 @@ def in_order(stacks: Sequence[str]) -> list[tuple[str, Role, dict[str, Any]]]:
         role = role_of(stack, settings.get("role"))
         if role is None:
             raise AdoptError(f"the stack {stack} is neither a pet nor a cattle: set role in {file_of(stack).name}")
+        if role is Role.IMAGE:
+            raise AdoptError(f"{stack} makes golden templates, which are not adopted: pulumi up makes another one")
         found.append((stack, role, settings))
     return sorted(found, key=lambda each: each[1] is not Role.PET)
 

@@ -54,10 +54,12 @@ def rights_of(stacks: list[PetStack | CattleStack]) -> list[Right]:
             rights += needed_pet(pet_check(stack, nothing))
             continue
         owner, volid = None, None
-        if stack.cattle.volume:
+        if stack.cattle.volume and not stack.makes_image:
             owner, storage = _source(pets.get(stack.cattle.pet_stack.split("/")[-1]), stack.cattle.volume)
             volid = f"{storage}:vm-{owner}-disk-0"
-        rights += needed_cattle(cattle_check(stack, nothing, owner=owner, volid=volid))
+        # Which number a template has does not matter: the right is granted for all guests.
+        golden = stack.image.vmid if stack.cattle.golden_template and not stack.makes_image else None
+        rights += needed_cattle(cattle_check(stack, nothing, owner=owner, volid=volid, golden=golden))
     return rights
 
 

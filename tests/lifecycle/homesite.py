@@ -200,9 +200,11 @@ class Site:
 
     def set_secret(self, stack: str, key: str, value: str) -> None:
         """``key``: KEY, or KEY.PART of an object."""
-        self._cli("config", "set", "--stack", stack, "--secret", *(["--path"] if "." in key else []), key, stdin=value)
+        self.command(
+            "config", "set", "--stack", stack, "--secret", *(["--path"] if "." in key else []), key, stdin=value
+        )
 
-    def _cli(self, *argv: str, stdin: str = "") -> str:
+    def command(self, *argv: str, stdin: str = "") -> str:
         return engine.command(*argv, cwd=CHECKOUT, env=self.env, stdin=stdin)
 
     @property
@@ -308,7 +310,7 @@ class Site:
 
     def forget_resource(self, stack: str, urn: str) -> None:
         """Take one resource out of the state, as a run that was killed before it could write would leave it."""
-        self._cli("state", "delete", urn, "--stack", stack, "--yes", "--force")
+        self.command("state", "delete", urn, "--stack", stack, "--yes", "--force")
 
     def rename(self, stack: str, name: str) -> None:
         """Give a stack another name."""
@@ -332,7 +334,7 @@ class Site:
 
     def cancel(self, stack: str) -> None:
         """Take away the lock that a killed engine has left in a file backend, as its own message says."""
-        self._cli("cancel", "--stack", stack, "--yes")
+        self.command("cancel", "--stack", stack, "--yes")
 
     # --- what the API saw ---
 

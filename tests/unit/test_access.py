@@ -32,11 +32,14 @@ class Node:
     """Stands for a client: one card, whose addresses come and go with each look."""
 
     looks: list[list[str]]
+    loopback: list[list[str]] = field(default_factory=lambda: [[]])
 
     def interfaces(self, node: str, vmid: int) -> tuple[Interface, ...]:
         assert (node, vmid) == ("pve", 105)
         found = self.looks[0] if len(self.looks) == 1 else self.looks.pop(0)
-        lo = Interface("lo", "00:00:00:00:00:00", (Address("inet", "127.0.0.1", 8),))
+        shown = self.loopback[0] if len(self.loopback) == 1 else self.loopback.pop(0)
+        proof = tuple(Address("inet6", address, 128) for address in shown)
+        lo = Interface("lo", "00:00:00:00:00:00", (Address("inet", "127.0.0.1", 8), *proof))
         kinds = [Address("inet6" if ":" in address else "inet", address, None) for address in found]
         return (lo, Interface("eth0", MAC.lower(), tuple(kinds)))
 
@@ -53,6 +56,7 @@ class Scene:
     shown: HostKey | Exception = field(default_factory=lambda: HostKey.parse(KEY))
     waited: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    authorized: list[tuple[SshTarget, list[str]]] = field(default_factory=list)
     logs_read: int = 0
 
     def provider(self) -> AccessProvider:
@@ -84,6 +88,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(access, "wait_for_ssh", wait)
     monkeypatch.setattr(access, "made_host_keys", read)
     monkeypatch.setattr(access, "warn", made.warnings.append)
+    monkeypatch.setattr(access, "_authorize", lambda target, keys: made.authorized.append((target, keys)))
     monkeypatch.setattr(access, "ADDRESS_SECONDS", 1.2)
     return made
 
@@ -112,6 +117,44 @@ def test_a_declared_key_is_asked_for_and_no_log_is_read(scene: Scene) -> None:
     scene.provider().create({**STATIC, "declared_key": KEY})
     assert scene.waited[0]["key"] == HostKey.parse(KEY)
     assert (scene.logs_read, scene.warnings) == (0, [])
+
+
+PROOF = ("fd01:1:203:405:607:809:a0b:c0d", "fd02:e0f:1011:1213:1415:1617:1819:1a1b")
+PROOF_END = "fd03:1c1d:1e1f:6870:2d68:6f73:746b:6579"
+PROVED = frozenset({"SHA256:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"})
+CLONE = {**STATIC, "authorized_keys": [KEY, "ssh-ed25519 AAAA other"]}
+
+
+def test_a_clone_is_held_to_the_key_that_it_shows_and_lets_in_who_is_declared(scene: Scene) -> None:
+    """It shows it some time after its start; no log is asked, which would tell of another guest of that number."""
+    scene.node.loopback = [[], list(PROOF), [*PROOF, PROOF_END]]
+    outs = scene.provider().create(CLONE).outs
+    [asked] = scene.waited
+    assert (asked["key"], asked["made"]) == (None, PROVED)
+    assert (scene.logs_read, scene.warnings) == (0, [])
+    assert outs["host_key"] == KEY
+    [(target, keys)] = scene.authorized
+    assert (target.host, target.host_key.line, target.card) == ("10.0.0.5", KEY, Card("CT 105", MAC))
+    assert keys == [KEY, "ssh-ed25519 AAAA other"]
+
+
+def test_a_clone_that_shows_no_key_is_never_taken_as_it_is(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "PROOF_SECONDS", 0.3)
+    scene.made = frozenset()
+    with pytest.raises(SshUnreachable, match="CT 105 does not show its SSH host key"):
+        scene.provider().create(CLONE)
+    assert (scene.waited, scene.authorized) == ([], [])
+    # What a cut-off run without a golden template has made has a log.
+    scene.made = MADE
+    scene.provider().create(CLONE)
+    assert scene.waited[0]["made"] == MADE
+
+
+def test_a_clone_whose_key_is_known_is_not_written_to_again(scene: Scene) -> None:
+    scene.provider().update("105/ssh", {**CLONE, "host_key": KEY}, {**CLONE, "static_address": "10.0.0.6"})
+    scene.provider().create({**CLONE, "declared_key": KEY})
+    assert [asked["key"] for asked in scene.waited] == [HostKey.parse(KEY)] * 2
+    assert scene.authorized == []
 
 
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIP8BAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"

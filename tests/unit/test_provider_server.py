@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pulumi.runtime import rpc
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
-from components import claim, parts, phase
+from components import claim, image, parts, phase
 from components.dynamic import Resource
 from components.providers import guard, server, verb
 from components.providers.base import CreateResult, DiffResult, Props
@@ -83,7 +83,7 @@ def test_a_secret_is_its_value_however_deep() -> None:
 def test_each_resource_has_its_provider_and_each_provider_a_resource() -> None:
     declared = {
         kind.kind
-        for module in (claim, parts, phase)
+        for module in (claim, image, parts, phase)
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, Resource) and hasattr(kind, "kind")
     }

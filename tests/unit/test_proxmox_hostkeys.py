@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
-from proxmox.client import PastTask
+from proxmox.client import Address, Interface, PastTask
 from proxmox.errors import ProxmoxError
-from proxmox.hostkeys import birth, fingerprints, made_host_keys
+from proxmox.hostkeys import birth, fingerprints, made_host_keys, shown_host_key
 from tests.unit.proxmox_http import Answer, Request, Server, data, die
 
 # From a real node's log (public repository text): the whole end of a creation.
@@ -109,3 +111,41 @@ def test_a_log_that_cannot_be_read_is_not_one_without_keys() -> None:
     """Else who cuts that one answer off has the first contact taken as it comes."""
     with pytest.raises(ProxmoxError):
         made_host_keys(node(data([LISTED]), die("no way")).client(), "pve", 105)
+
+
+DIGEST = bytes(range(32))
+SHOWN = (
+    "fd01:1:203:405:607:809:a0b:c0d",
+    "fd02:e0f:1011:1213:1415:1617:1819:1a1b",
+    "fd03:1c1d:1e1f:6870:2d68:6f73:746b:6579",
+)
+"""The bytes 0 to 31 and "hp-hostkey", 14 in each address, behind fd and the number of the part."""
+
+
+def loopback(*addresses: str, name: str = "lo") -> Interface:
+    own = (Address("inet", "127.0.0.1", 8), Address("inet6", "::1", 128))
+    return Interface(name, "00:00:00:00:00:00", (*own, *(Address("inet6", one, 128) for one in addresses)))
+
+
+def test_a_clone_shows_its_key_on_its_loopback() -> None:
+    found = f"SHA256:{base64.b64encode(DIGEST).decode().rstrip('=')}"
+    assert shown_host_key([loopback(*SHOWN)]) == found
+    # In any order, and beside addresses of other kinds.
+    assert (
+        shown_host_key([loopback(name="eth0"), loopback(SHOWN[2], "fd00::1", "fd04::1", SHOWN[0], SHOWN[1])]) == found
+    )
+
+
+@pytest.mark.parametrize(
+    "interfaces",
+    [
+        [],
+        [loopback()],
+        # Whoever is on the network can send to another card; it is not looked at.
+        [loopback(*SHOWN, name="eth0")],
+        [loopback(*SHOWN[:2])],
+        [loopback(SHOWN[0], SHOWN[1], "fd03::1")],
+    ],
+)
+def test_what_is_no_whole_proof_is_none(interfaces: list[Interface]) -> None:
+    assert shown_host_key(interfaces) is None

@@ -16,8 +16,7 @@ from components.host_settings import host_mounts_of, node_ssh_of
 from components.network import network_spec
 from components.node_shell import NodeSsh
 from proxmox.network import NetworkSpec
-from settings.read import role_of
-from settings.stack import PetStack, Role
+from settings.stack import PetStack, Role, role_of
 from tests.repository import a_release, pasted
 from tests.settings import DOCKER, ENVIRONMENT, OIDC, cattle, faults, pet, read
 from tests.tables import cases

@@ -99,6 +99,12 @@ class AgentStack(HermesCattle, ApplicationStack):
             yield self.cattle.fault("mount_path", unfit, "leave the key out: /home/hermes")
 
     @rule
+    def _images_are_bare_metal(self) -> Iterator[Fault]:
+        if self.makes_image and isinstance(self.agent, DockerAgent):
+            text = "a golden template has a bare-metal agent: engine and image are made in each cattle"
+            yield self.fault("mode", text, "set agentMode to bare-metal, or make the cattle without goldenTemplate")
+
+    @rule
     def _state_is_on_the_volume(self) -> Iterator[Fault]:
         home, state, kept = self.home, self.state_directory, f"{self.home}/{KEPT_FOLDER}"
         if not _below(state, home) or state == kept or _below(state, kept):
@@ -235,4 +241,5 @@ DECLARED = Declared(
     ),
     model=model_of,
     outputs=OUTPUTS,
+    not_in_images={"agentModel": "any", "agentModelUrl": "http://model.invalid/v1"},
 )
