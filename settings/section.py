@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -29,6 +30,8 @@ Kind = Literal["string", "integer", "boolean", "array", "object"]
 
 HIDDEN = "(hidden)"
 LONGEST_SHOWN = 80
+_LOGIN = re.compile(r"//([^/@\s:]*):[^/@\s]*@")
+"""Somebody may put one into a URL that takes none: the fault about it shows the URL."""
 UNREAD = object()
 """In place of a value that could not be read."""
 
@@ -226,7 +229,7 @@ def _words(context: Mapping[str, Any]) -> tuple[str, str]:
 def _shown(value: object) -> str:
     if isinstance(value, dict):
         return "(several keys)"
-    text = "(empty)" if value in ("", None) else str(value)
+    text = "(empty)" if value in ("", None) else _LOGIN.sub(r"//\1:***@", str(value))
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 

@@ -34,6 +34,7 @@ from applications.hermes.phases import (
 )
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent, DockerAgent
+from applications.hermes.settings.copies import CopySettings
 from applications.hermes.settings.source import SourceSettings
 from lab.bench import VOLUME_SIZE, Bench, a_bench, clear
 from lab.instance import CACHE, CHECKOUT
@@ -70,8 +71,8 @@ NOBODY = {
     "PROXMOX_VE_API_TOKEN": "nobody@pve!none=00000000-0000-0000-0000-000000000000",
 }
 
-
 UPSTREAM = default_of(SourceSettings, "repository")
+OF_COPIES = frozenset(str(each.alias) for each in CopySettings.model_fields.values())
 
 
 class TrialError(Exception):
@@ -94,8 +95,10 @@ def settings_of(stack: str) -> AgentStack:
     except (OSError, yaml.YAMLError) as error:
         raise TrialError(f"the settings {file} can't be read: {error}") from None
     # Nothing of the stack's own surroundings is looked at: a certificate's file or a password may be elsewhere.
+    # A second copy needs secrets, and a trial makes none.
+    inward = {key: value for key, value in usable_settings(given, project).items() if key not in OF_COPIES}
     try:
-        found = read_stack(stack, usable_settings(given, project), {**os.environ, **NOBODY})
+        found = read_stack(stack, inward, {**os.environ, **NOBODY})
     except Faults as faults:
         raise TrialError(str(faults)) from None
     if not isinstance(found, AgentStack):

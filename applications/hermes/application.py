@@ -110,6 +110,7 @@ def outputs_of(stack: AgentStack) -> dict[str, Answer]:
         "agentState": Answer("state"),
         "backup": Answer("configure", lambda found: found.get("newest_backup") or ""),
         "backupState": Answer("verify", lambda found: found.get("backup") or ""),
+        "copyState": Answer("verify", lambda found: found.get("copy") or ""),
     }
 
 

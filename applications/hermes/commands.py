@@ -22,9 +22,12 @@ from provisioning.ssh import SshTarget
 from settings.kinds import is_loopback
 
 BACKUP_SECONDS = 1800.0
+COPY_SECONDS = 13 * 3600.0
+"""A line to another place may be slow, and the first copy has all data."""
 STATUS = f"/usr/bin/python3 -IB {LIBRARY}/status.py"
 IN_DOCKER = "docker"
 DRILL_PROMPT = "what do you remember?"
+FROM_COPY = "--from-copy"
 
 
 def log_command(*, in_docker: bool, lines: int, follow: bool) -> list[str]:
@@ -56,7 +59,8 @@ def backups(target: SshTarget, stack: str, verb: str, *arguments: str) -> None:
     """
     with request_of(stack, verb, *arguments) as request:
         plan = render_backups(verb, *arguments, request=request)
-        run_phase(target, plan, on_line=print, timeout_s=BACKUP_SECONDS)
+        limit = COPY_SECONDS if verb == "copy" or FROM_COPY in arguments else BACKUP_SECONDS
+        run_phase(target, plan, on_line=print, timeout_s=limit)
 
 
 def hash_password() -> str:
@@ -117,13 +121,31 @@ def _backups(guest: Guest, _options: argparse.Namespace) -> int:
 
 
 def _restore(guest: Guest, options: argparse.Namespace) -> int:
-    backups(guest.target, guest.stack, "restore", options.name, *(["--unknown"] if options.unknown else []))
+    given = {"--unknown": options.unknown, FROM_COPY: options.from_copy}
+    backups(guest.target, guest.stack, "restore", options.name, *(word for word, is_so in given.items() if is_so))
     return 0
 
 
 def _restore_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="a name that `backups` lists, or latest: the newest that the stack made")
     parser.add_argument("--unknown", action="store_true", help="also one that the stack did not make")
+    parser.add_argument(FROM_COPY, action="store_true", help="one that `copies` lists, by its id or name, or latest")
+
+
+def _copies(guest: Guest, _options: argparse.Namespace) -> int:
+    backups(guest.target, guest.stack, "copies")
+    return 0
+
+
+def _copy(guest: Guest, options: argparse.Namespace) -> int:
+    given = {"--init": options.init, "--new-volume": options.new_volume}
+    backups(guest.target, guest.stack, "copy", *(word for word, is_so in given.items() if is_so))
+    return 0
+
+
+def _copy_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--init", action="store_true", help="make the place for the copies, where there is none")
+    parser.add_argument("--new-volume", action="store_true", help="also where it has the sets of another volume alone")
 
 
 def _drill(guest: Guest, options: argparse.Namespace) -> int:
@@ -157,6 +179,8 @@ COMMANDS = {
     "backups": Command("list the backups, newest first", _backups),
     "restore": Command("restore a backup, after a backup of the present state", _restore, _restore_arguments),
     "drill": Command("restore the newest backup beside the cattle, and ask the agent there", _drill, _drill_arguments),
+    "copy": Command("bring the second copy of the backups up to date now", _copy, _copy_arguments),
+    "copies": Command("list the backups in the second copy, newest first", _copies),
     "hash-password": Command(
         "print the hash of a password, for agentDashboardPasswordHash", _hash_password, alone=True
     ),

@@ -40,6 +40,7 @@ from applications.hermes.held import Held, look, lost
 from applications.hermes.phases import GUEST, facts_of, render_backups
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import DockerAgent
+from applications.hermes.settings.copies import CopySettings
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.messengers import MessengerSettings
 from applications.hermes.talk import ask
@@ -84,8 +85,11 @@ LEFT_OUT = frozenset(
     {
         *("claim", "cattleTakeOver", "cattleHardwareAddress", "cattleSshHostKey", "cattleHostMounts"),
         *("cattleAddress6", "cattleGateway6", "agentMcpServers", "agentApiHost"),
-        *(str(each.alias) for each in MessengerSettings.model_fields.values()),
-        *(str(each.alias) for each in DashboardSettings.model_fields.values()),
+        *(
+            str(each.alias)
+            for section in (MessengerSettings, DashboardSettings, CopySettings)
+            for each in section.model_fields.values()
+        ),
     }
 )
 
@@ -133,12 +137,13 @@ def settings_of(
     }
     if address in ("dhcp", "manual"):
         own["cattleGateway"] = ""
-    config = {
-        key: value
-        for key, value in (content.get("config") or {}).items()
-        if key.removeprefix(f"{PROJECT}:") not in LEFT_OUT
-    }
+    config = inward(content.get("config") or {})
     return {**content, "config": config | {f"{PROJECT}:{key}": value for key, value in own.items()}}
+
+
+def inward(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stack file's `config` without what leads out of the cattle, whose secrets are not read either."""
+    return {key: value for key, value in config.items() if key.removeprefix(f"{PROJECT}:") not in LEFT_OUT}
 
 
 def model_places(stack: AgentStack, allowed: Sequence[str] = ()) -> tuple[Place, ...]:
@@ -430,7 +435,7 @@ def real_settings(stack: str) -> tuple[dict[str, Any], AgentStack]:
     file = stack_file(stack, os.environ, ROOT)
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        config = usable_settings(content.get("config") or {}, PROJECT)
+        config = usable_settings(inward(content.get("config") or {}), PROJECT)
     except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
         raise DrillError(f"{file} can't be read as a stack's settings: {error}") from None
     found = read_stack(stack, config, os.environ)

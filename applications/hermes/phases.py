@@ -19,6 +19,7 @@ from applications.hermes.guest.releases import ever_read_from_home
 from applications.hermes.guest.services import wanted_state
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent, DockerAgent
+from applications.hermes.settings.copies import CopySettings
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
 from provisioning.baseline import Account, baseline
@@ -118,7 +119,13 @@ def render_baseline(stack: AgentStack) -> PhasePlan:
     edits = isinstance(agent, DockerAgent) and bool(
         agent.declared.fallback_models or ever_read_from_home() & agent.declared.config.keys()
     )
-    packages = [*service.extra_packages, *(["python3-ruamel.yaml"] if edits else [])]
+    copies = agent.copies.kind
+    packages = [
+        *service.extra_packages,
+        *(["python3-ruamel.yaml"] if edits else []),
+        *(["restic"] if copies else []),
+        *(["openssh-client"] if copies == "sftp" else []),
+    ]
     return baseline(
         Account(service.user, service.group, service.uid, service.gid, "Hermes Agent", "agentUid"),
         home=stack.home,
@@ -257,6 +264,7 @@ def render_configure(stack: AgentStack, built: Built = Built()) -> PhasePlan:
         overwrite_auth_file=agent.declared.auth_file_overwrite,
         user_config={key: config[key] for key in sorted(ever_read_from_home()) if key in config},
         unfinished_update=built.unfinished_update,
+        copy=copy_of(stack),
     )
     return plan_of(
         "configure",
@@ -288,6 +296,28 @@ def facts_of(stack: AgentStack) -> Facts:
         probe=probe_of(stack),
         container=isinstance(agent, DockerAgent),
         home_on_root=stack.cattle.home_on_root,
+    )
+
+
+def copy_of(stack: AgentStack) -> guest.Copy | None:
+    """The second copy of the backups, for the guest; its secrets go among the others."""
+    copies, mount = stack.agent.copies, stack.copy_mount
+    if copies.kind is None:
+        return None
+    login = copies.login
+    return guest.Copy(
+        repository=copies.repository,
+        access_key=copies.access_key,
+        region=copies.region,
+        sftp=guest.Sftp(login.user, login.host, login.port, copies.ssh_host_key) if login else None,
+        mount=mount.path if mount else "",
+        kept={
+            "last": copies.kept_last,
+            "daily": copies.kept_days,
+            "weekly": copies.kept_weeks,
+            "monthly": copies.kept_months,
+        },
+        check_days=copies.check_days,
     )
 
 
@@ -373,6 +403,9 @@ def configured(stack: AgentStack, built: Built) -> dict[str, Any]:
         "backup_times": agent.backups.times,
         "scheduled_backups_kept": agent.backups.scheduled_kept,
         "backup_home": agent.backups.home,
+        "copy": {name: getattr(agent.copies, name) for name in CopySettings.model_fields}
+        if agent.copies.kind
+        else None,
         "service": {
             "args": service.extra_args,
             "restart": service.restart,
@@ -422,7 +455,7 @@ def _shown_environment(stack: AgentStack, tree: Mapping[str, Any], declared: Map
     words = {
         name: shown_secret(name, secret)
         for name, secret in ((name_of_secret(path), secret) for path, secret in secrets_of(tree).items())
-        if not name.startswith("dashboard.") and name != OIDC_SECRET_VARIABLE
+        if not name.startswith(("copy.", "dashboard.")) and name != OIDC_SECRET_VARIABLE
     }
     if AUTH_FILE in words and not stack.agent.declared.auth_file_overwrite:
         words[AUTH_FILE] = "declared"

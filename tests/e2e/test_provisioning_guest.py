@@ -19,20 +19,32 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from applications.hermes.talk import ask
+from lab.bench import GUEST_ROOT, VOLUME_SIZE
 from provisioning import HostKeyMismatch, PhaseFailed, WrongMachine, run_phase, wait_for_ssh
 from provisioning.ssh import Card, connect
 from proxmox.hostkeys import fingerprints
+from pvelab.runtime import Mount
 from tests.attacks.attack import Scene, attacks, carry_out
-from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, Proxy, needs_root, run_cut, through
+from tests.e2e.docked import BARE, sessions
+from tests.e2e.phase_guest import CHECKOUT, MODEL_KEY, Guest, Proxy, backups_plan, needs_root, run_cut, through
 
 pytestmark = needs_root
 
 PASSWORD = "canary horse battery staple"
 PYPI_VERSION = "0.19.0"  # the last one that there is
+COPY_PASSWORD = "canary staple horse battery"
+COPIES = "/mnt/copies"
+TO_A_FOLDER: dict[str, Any] = {
+    "cattleHostMounts": [{"source": "/srv/copies", "path": COPIES, "owner": 0}],
+    "agentCopyRepository": f"{COPIES}/hermes",
+    "agentCopyPassword": COPY_PASSWORD,
+}
 
 
 def test_a_home_that_is_no_mount_is_refused_and_nothing_is_changed(guest: Guest) -> None:
@@ -355,7 +367,12 @@ def test_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(guest:
     key = guest.shell("cat /home/hermes/.hermes-stack/api-server-key")
     guest.shell("runuser -u hermes -- sh -c 'echo kept >/home/hermes/.hermes/memories/note.md'")
     old = guest.target().host_key
-    guest.renew()
+    guest.discard()
+    # A folder of the node, for the copies.
+    folder = guest.state / "copies"
+    guest.runtime.own_folder(make_folder(folder), GUEST_ROOT)
+    guest.spec = replace(guest.spec, mounts=(*guest.spec.mounts, Mount("mp1", COPIES, host_folder=folder)))
+    guest.up()
     assert guest.target().host_key != old
     began = time.monotonic()
     for plan in (guest.baseline(), guest.agent(), guest.configure()):
@@ -367,11 +384,130 @@ def test_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(guest:
     assert time.monotonic() - began < 300
 
 
+def make_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def status_line(guest: Guest, of: str) -> str:
+    text = guest.shell("python3 -IB /usr/local/lib/hermes-stack/status.py")
+    return next(line for line in text.splitlines() if line.startswith(f"{of} "))
+
+
+def test_a_second_copy_is_made_by_root_alone_and_only_where_it_was_begun(guest: Guest) -> None:
+    guest.run(guest.baseline(**TO_A_FOLDER))
+    plan = guest.configure(**TO_A_FOLDER)
+    guest.run(plan)
+    made = guest.run(backups_plan("make"))
+    with pytest.raises(
+        PhaseFailed, match=r"there is no copy at /mnt/copies/hermes yet(?s:.)*scripts/agent copy --init"
+    ):
+        guest.run(backups_plan("copy"))
+    assert "FAILED: there is none yet, at /mnt/copies/hermes" in status_line(guest, "copy")
+    assert guest.run(backups_plan("copy", "--init")) == {"set": made["name"], "pushed": True}
+    assert f"({made['name']}), at /mnt/copies/hermes, checked " in status_line(guest, "copy")
+    status, out, err = guest.verify()
+    assert (status, json.loads(out)["copy"]) == (0, "made"), err
+    # Nothing is done twice, by hand or by the timer, or configured again.
+    before = guest.shell("find /mnt/copies -type f | sort | sha256sum")
+    assert guest.run(backups_plan("copy"))["pushed"] is False
+    guest.shell("systemctl start agent-copy.service")
+    assert guest.shell("find /mnt/copies -type f | sort | sha256sum") == before
+    assert guest.run(plan)["restarted"] == []
+    assert guest.shell("systemctl is-active agent-copy.timer") == "active\n"
+
+    # A backup brings its copy about.
+    again = guest.run(backups_plan("make"))
+    wait = "until systemctl show -P ActiveState agent-copy.service | grep -q inactive; do sleep 0.2; done"
+    guest.shell(f"{wait}; systemctl show -P Result agent-copy.service | grep -q success")
+    assert str(again["name"]) in status_line(guest, "copy")
+    assert [each["set"] for each in copies(guest)] == [again["name"], made["name"]]
+
+    # The agent reads neither the password nor the copy, and removes nothing there.
+    for command in ("cat /etc/hermes-stack/copy/password", "ls /mnt/copies/hermes", "rm -r /mnt/copies/hermes"):
+        assert "denied" in guest.shell(f"runuser -u hermes -- {command} 2>&1 || true").lower()
+    assert "/mnt/copies" not in guest.shell("systemctl cat hermes-gateway.service")
+    guest.run(guest.configure(**{**TO_A_FOLDER, "agentCopyPassword": "another horse battery"}))
+    # Nobody is asked while there is nothing to do.
+    guest.run(backups_plan("make"))
+    with pytest.raises(PhaseFailed, match="was made with another password"):
+        guest.run(backups_plan("copy"))
+
+
+def copies(guest: Guest) -> list[dict[str, Any]]:
+    """Newest first."""
+    found = guest.run(backups_plan("copies"))["copies"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_copy_goes_by_sftp_to_the_one_server_that_has_the_pinned_key(guest: Guest) -> None:
+    key = guest.state / "copy-key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, timeout=30)
+    guest.shell("cat >>/root/.ssh/authorized_keys", stdin=key.with_suffix(".pub").read_bytes())
+    place = {
+        "agentCopyRepository": f"sftp:root@{guest.address}:{COPIES}/by-sftp",
+        "agentCopyPassword": COPY_PASSWORD,
+        "agentCopySshKey": key.read_text(),
+        "agentCopySshHostKey": guest.target().host_key.line,
+    }
+    guest.run(guest.baseline(**place))
+    guest.run(guest.configure(**{**place, "agentCopySshHostKey": key.with_suffix(".pub").read_text()}))
+    with pytest.raises(PhaseFailed, match="Host key verification failed"):
+        guest.run(backups_plan("copy", "--init"))
+    assert guest.shell("ls /mnt/copies") == "hermes\n"
+    guest.run(guest.configure(**place))
+    done = guest.run(backups_plan("copy", "--init"))
+    assert [each["set"] for each in copies(guest)] == [done["set"]]
+    assert key.read_text().splitlines()[1] not in guest.shell("grep -rs . /var/lib/hermes-provision /var/log || true")
+
+
+def what_it_knows(guest: Guest) -> str:
+    """Sessions, memories, files: by the agent's own word, and by sums. Its lock files are empty, and in no backup."""
+    found = sorted(sessions(guest, BARE))
+    files = "$(ls .hermes/memories/* .hermes/skills/*/*/SKILL.md workspace/* | grep -v '\\.lock$')"
+    return f"{found}" + guest.shell(f"cd /home/hermes && sha256sum {files}")
+
+
+def test_another_node_goes_on_from_the_copy_when_all_else_is_gone(guest: Guest) -> None:
+    assert ask(guest.target(), "remember: the cat is called Miez")
+    guest.shell("runuser -u hermes -- sh -c 'echo mine >/home/hermes/workspace/mine.txt'")
+    guest.run(guest.configure(**TO_A_FOLDER))
+    last = guest.run(backups_plan("make"))
+    assert guest.run(backups_plan("copy"))["set"] == last["name"]
+    before = what_it_knows(guest)
+    assert "the cat is called Miez" in ask(guest.target(), "what do you remember?")
+    assert ask(guest.target(), "remember: this comes too late")
+
+    guest.discard()
+    guest.volume.unlink()
+    guest.runtime.format_volume(guest.volume, VOLUME_SIZE, root_owner=GUEST_ROOT, log=lambda _: None)
+    guest.up()
+    for plan in (guest.baseline(**TO_A_FOLDER), guest.agent(), guest.configure(**TO_A_FOLDER)):
+        guest.run(plan)
+    # What is new and empty takes no place of the last that there was.
+    guest.run(backups_plan("make"))
+    with pytest.raises(
+        PhaseFailed, match=rf"(?s)all of another volume; the newest is {last['name']}.*--from-copy latest"
+    ):
+        guest.run(backups_plan("copy"))
+    assert guest.run(backups_plan("restore", "latest", "--from-copy"))["restored"] == last["name"]
+    assert what_it_knows(guest) == before
+    told = ask(guest.target(), "what do you remember?")
+    assert "Miez" in told
+    assert "too late" not in told
+    assert guest.run(backups_plan("copy"))["pushed"] is False
+    assert copies(guest)[0]["set"] == last["name"]
+    made = guest.run(backups_plan("make"))
+    guest.run(backups_plan("copy"))
+    assert copies(guest)[0]["set"] == made["name"]
+
+
 def test_no_secret_is_left_behind(guest: Guest) -> None:
     places = (
         "/var/lib/hermes-provision /run/hermes-provision /var/log /tmp /var/tmp /etc/systemd /home/hermes/.hermes/logs"
     )
-    for secret in (MODEL_KEY, PASSWORD):
+    for secret in (MODEL_KEY, PASSWORD, COPY_PASSWORD):
         assert guest.shell(f"grep -rlF '{secret}' {places} 2>/dev/null || true") == ""
         assert guest.shell(f"journalctl --no-pager | grep -cF '{secret}' || true").strip() == "0"
     assert guest.shell("ls -A /run/hermes-provision /var/lib/hermes-provision/jobs").split() == [

@@ -6,6 +6,8 @@ from tests.lifecycle.homesite import CATTLE, PET, Site
 
 MODEL_KEY = "canary-model-key-7b1e90"
 PASSWORD = "canary-password-55c2aa"
+COPY = "canary-of-the-copy-19d3"
+COPY_KEY = "canary-of-s3-77e0"
 
 
 def test_secrets_are_nowhere(site: Site) -> None:
@@ -17,6 +19,9 @@ def test_secrets_are_nowhere(site: Site) -> None:
     site.set_secret("pet", "apiToken", token)
     site.set_secret("cattle", "agentModelKey", MODEL_KEY)
     site.set_secret("cattle", "agentDashboardPassword", PASSWORD)
+    site.set_secret("cattle", "agentCopyPassword", COPY)
+    site.set_secret("cattle", "agentCopySecretKey", COPY_KEY)
+    site.configure(agentCopyRepository="s3:https://192.0.2.30/hermes", agentCopyAccessKey="AKIA1")
     site.overrides["PROXMOX_VE_API_TOKEN"] = None
     site.up("pet")
     site.up("cattle")
@@ -35,7 +40,7 @@ def test_secrets_are_nowhere(site: Site) -> None:
     found = [
         place
         for place, content in where.items()
-        for canary in (secret, passphrase, private_key, MODEL_KEY, PASSWORD)
+        for canary in (secret, passphrase, private_key, MODEL_KEY, PASSWORD, COPY, COPY_KEY)
         if canary.encode() in content
     ]
     assert found == []

@@ -140,7 +140,7 @@ def test_since_when_the_timer_runs(
 ) -> None:
     systemd = Systemd(monkeypatch, tmp_path)
     systemd.shown = shown
-    assert schedule._running_since() == since
+    assert schedule.running_since(schedule.TIMER) == since
 
 
 @pytest.mark.parametrize(("times", "word"), [([], OFF), (["03:30"], FAILED)])

@@ -24,6 +24,8 @@ GATEWAY, DASHBOARD = "hermes-gateway.service", "hermes-dashboard.service"
 BOTH = {GATEWAY, DASHBOARD}
 CONFIGURE = {"configure", "verify"}
 UPDATE = {"agent", *CONFIGURE}
+COPIES = {"baseline", *CONFIGURE}
+"""restic is installed."""
 
 PROVIDERS = {"agentProviders": {"p": {"base_url": "http://192.0.2.21:4000/v1"}}}
 OPEN = {"agentDashboardHost": "0.0.0.0", "agentDashboardPassword": "correct horse battery"}  # noqa: S104
@@ -38,6 +40,25 @@ OIDC = {
 }
 API = {"agentApi": True, "agentApiKey": "a" * 32}
 AUTH = {"agentAuthFile": "FILE:one.json"}
+REST = {
+    "agentCopyRepository": "rest:https://192.0.2.30:8000/hermes",
+    "agentCopyPassword": "p" * 24,
+    "agentCopyAccessKey": "hermes",
+    "agentCopySecretKey": "one-secret",
+}
+SSH_KEYS = [
+    f"-----BEGIN OPENSSH PRIVATE KEY-----\n{letter * 70}\n-----END OPENSSH PRIVATE KEY-----\n" for letter in "ab"
+]
+HOST_KEYS = [
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ",
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPipyGqJq1bYpFWrD5vcH8y7uYVdC2gq3IzKqB5fZbCe",
+]
+SFTP = {
+    "agentCopyRepository": "sftp:backup@192.0.2.30:/srv/hermes",
+    "agentCopyPassword": "p" * 24,
+    "agentCopySshKey": SSH_KEYS[0],
+    "agentCopySshHostKey": HOST_KEYS[0],
+}
 SLACK = {"agentSlackBotToken": "xoxb-1", "agentSlackAppToken": "xapp-1"}
 OTHER_IMAGE = "nousresearch/hermes-agent:v2026.8.16.2@sha256:" + "fedcba9876543210" * 4
 FILES = {
@@ -128,6 +149,19 @@ CAUSES: dict[str, Row] = {
     "agentScheduledBackupsKept": Row(9, CONFIGURE, set()),
     "agentBackupsKept": Row(9, CONFIGURE, set()),
     "agentBackupHome": Row(False, CONFIGURE, set()),
+    # The second copy: root's own service, which nothing restarts for. Without a copy the rest has no effect.
+    "agentCopyRepository": Row(REST["agentCopyRepository"], COPIES, set(), {}, {"agentCopyPassword": "p" * 24}),
+    "agentCopyPassword": Row("q" * 24, CONFIGURE, set(), REST),
+    "agentCopyAccessKey": Row("other", CONFIGURE, set(), REST),
+    "agentCopySecretKey": Row("other", CONFIGURE, set(), REST),
+    "agentCopyRegion": Row("eu-central-1", CONFIGURE, set(), REST),
+    "agentCopySshKey": Row(SSH_KEYS[1], CONFIGURE, set(), SFTP),
+    "agentCopySshHostKey": Row(HOST_KEYS[1], CONFIGURE, set(), SFTP),
+    "agentCopyKeptLast": Row(9, CONFIGURE, set(), REST),
+    "agentCopyKeptDays": Row(9, CONFIGURE, set(), REST),
+    "agentCopyKeptWeeks": Row(9, CONFIGURE, set(), REST),
+    "agentCopyKeptMonths": Row(9, CONFIGURE, set(), REST),
+    "agentCopyCheckDays": Row(9, CONFIGURE, set(), REST),
     # In Docker mode: another container, or not even a restart.
     "agentImage": Row(OTHER_IMAGE, UPDATE, {"another container"}, DOCKER),
     "agentBackend": Row("podman", UPDATE, {"another container"}, DOCKER),
@@ -195,7 +229,7 @@ def test_what_a_change_causes(key: str, folder: Path) -> None:
     assert {unit for unit in (*BOTH, "another container") if unit in restarts} == row.restarts, told
 
 
-@pytest.mark.parametrize("base", [{}, OPEN, OIDC, API, AUTH, DOCKER], ids=str)
+@pytest.mark.parametrize("base", [{}, OPEN, OIDC, API, AUTH, REST, DOCKER], ids=str)
 def test_without_a_change_nothing_runs(base: Mapping[str, Any], folder: Path) -> None:
     before = carried_out(folder, base)
     for name, plan in plans(folder, base, before["agent"]).items():

@@ -44,7 +44,7 @@ HELD = Held(
 def made(address: str | None = None, **config: Any) -> dict[str, Any]:
     """A drill's settings, by their keys, from those of a cattle."""
     given = {f"{PROJECT}:{key}": value for key, value in {**MODEL, **config}.items()}
-    real = cattle(**usable_settings(given, PROJECT))
+    real = cattle(**usable_settings(drill.inward(given), PROJECT))
     content = {"encryptionsalt": "v1:x", "config": given}
     found = drill.settings_of(content, real, vmid=107, address=address, gigabytes=4)
     assert found["encryptionsalt"] == "v1:x"
@@ -66,8 +66,10 @@ def test_nothing_of_the_settings_leads_out_of_a_drill() -> None:
         agentMcpServers={"files": {"command": "npx"}},
         agentExtraPackages=["tree"],
         agentModelKey=secret,
+        agentCopyRepository="rest:https://192.0.2.30:8000/",
+        agentCopyPassword=secret,
     )
-    assert not {key for key in found if key.startswith(("agentTelegram", "agentMcp", "cattleHost"))} - {
+    assert not {key for key in found if key.startswith(("agentCopy", "agentTelegram", "agentMcp", "cattleHost"))} - {
         "cattleHostname"
     }
     assert {key for key in found if key.startswith("agentDashboard")} == {"agentDashboard"}

@@ -29,7 +29,7 @@ from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent
 from provisioning import PhasePlan
 from provisioning.guest.typed import read
-from tests.settings import bare_metal, cattle
+from tests.settings import DOCKER, bare_metal, cattle
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
@@ -179,7 +179,10 @@ def test_the_api_listens_on_loopback_unless_it_is_told_otherwise() -> None:
     assert managed_environment(opened.agent)["API_SERVER_HOST"] == "192.0.2.5"
 
 
-SECRETS = ("sk-canary-1", "canary-token-2", "canary-key-0123456789abcdef0123456789abcdef", "canary horse battery")
+SECRETS = (
+    *("sk-canary-1", "canary-token-2", "canary-key-0123456789abcdef0123456789abcdef", "canary horse battery"),
+    *("canary of the copy", "canary-of-s3"),
+)
 
 
 def with_secrets(**more: Any) -> AgentStack:
@@ -188,6 +191,10 @@ def with_secrets(**more: Any) -> AgentStack:
         agentApi=True,
         agentApiKey=SECRETS[2],
         agentDashboardPassword=SECRETS[3],
+        agentCopyRepository="s3:https://s3.example.org/hermes",
+        agentCopyPassword=SECRETS[4],
+        agentCopyAccessKey="AKIA1",
+        agentCopySecretKey=SECRETS[5],
         **more,
     )
 
@@ -215,6 +222,44 @@ CHANGES: list[Callable[[], PhasePlan]] = [
     lambda: render_configure(configure(agentDashboard=False)),
     lambda: render_configure(configure(agentDashboardPasswordHash=HASH)),
 ]
+
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE6Vw4p3bwEcLxbm7oKJn7mpWyLFmO3yTXmkvRYkZbbQ"
+
+
+@pytest.mark.parametrize(
+    ("repository", "packages"),
+    [
+        ({}, set()),
+        ({"agentCopyRepository": "rest:https://192.0.2.30/"}, {"restic"}),
+        (
+            {
+                "agentCopyRepository": "sftp://b@[2001:db8::5]:2222//srv/x",
+                "agentCopySshKey": f"-----BEGIN PRIVATE KEY-----\n{'a' * 64}\n-----END PRIVATE KEY-----",
+                "agentCopySshHostKey": HOST_KEY,
+            },
+            {"restic", "openssh-client"},
+        ),
+    ],
+)
+def test_what_copies_is_installed_where_there_is_a_copy(repository: dict[str, str], packages: set[str]) -> None:
+    stack = configure(agentCopyPassword="canary of the copy", **repository)
+    declared = set(render_baseline(stack).declared["extra_packages"])
+    assert declared & {"restic", "openssh-client"} == packages
+
+
+@pytest.mark.parametrize("base", [{}, DOCKER])
+def test_the_folder_of_the_copies_is_not_the_agents(base: dict[str, Any]) -> None:
+    mounts = [{"source": "/srv/copies", "path": "/mnt/c", "owner": 0}, {"source": "/srv/films", "path": "/films"}]
+    place = {"agentCopyRepository": "/mnt/c/hermes", "agentCopyPassword": "canary of the copy"}
+    stack = configure(cattleHostMounts=mounts, **place, **base)
+    assert stack.writable == ("/films",)
+    assert [mount.source for mount in stack.bind_mounts] == (["/films"] if base else [])
+    texts = [
+        file.content.decode() for file in render_configure(stack).files if file.path.startswith(("units", "compose"))
+    ]
+    assert texts
+    assert "/mnt/c" not in "".join(texts)
 
 
 def test_every_change_of_an_input_is_another_digest_and_none_is_none() -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from applications.hermes.guest import journal, names, verify
 from applications.hermes.guest.inputs import Probe
-from applications.hermes.guest.schedule import MADE, OVERDUE, Standing
+from applications.hermes.guest.schedule import FAILED, MADE, OVERDUE, Standing
 from applications.hermes.phases import EXPECTED, PROMPT
 from provisioning.guest import common
 from provisioning.guest.typed import as_json, of
@@ -146,7 +146,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     monkeypatch.setattr(verify, "CURRENT", tmp_path / "current")
     # Of this machine's own sshd, cron and accounts; what it looks for is in test_provisioning_account.py.
     monkeypatch.setattr(verify, "check_account", lambda *_: None)
-    monkeypatch.setattr(verify, "standing_of_backups", lambda: Standing(MADE, "made"))
+    monkeypatch.setattr(verify, "standing_of_backups", lambda: {"backup": Standing(MADE, "made")})
     (tmp_path / ".env").write_text(f"# words\nAPI_SERVER_KEY='{KEY}'\nOTHER='x'\n")
     (tmp_path / "current").mkdir()
     (tmp_path / "current" / "install.json").write_text('{"version": "0.19.0"}')
@@ -174,11 +174,13 @@ def test_a_healthy_agent_passes_with_one_json_object(agent: Agent, monkeypatch: 
 
 
 def test_a_backup_that_was_not_made_is_told_and_fails_nothing(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "standing_of_backups", lambda: Standing(OVERDUE, "one was due"))
+    standings = {"backup": Standing(OVERDUE, "one was due"), "copy": Standing(FAILED, "the server is off")}
+    monkeypatch.setattr(verify, "standing_of_backups", lambda: standings)
     status, out, err = outcome(agent, monkeypatch)
     assert status == 0, err
-    assert json.loads(out)["backup"] == OVERDUE
+    assert {key: json.loads(out)[key] for key in standings} == {"backup": OVERDUE, "copy": FAILED}
     assert "warning: backup: OVERDUE: one was due" in err
+    assert "warning: copy: FAILED: the server is off" in err
 
 
 def brings_skills(agent: Agent) -> Path:

@@ -1,6 +1,7 @@
 """Backups: make one, list them, go back to one. Installed as /usr/local/lib/hermes-stack/backups, for root.
 
     backups make | list | restore NAME|latest [--unknown]
+    backups copies | copy [--init] [--new-volume] | restore --from-copy ID|NAME|latest      the second copy: copies.py
     backups scheduled                                           by the timer: make one if it is due
 
 A backup lies in the home, so the agent can change it or make one: what goes back by itself is one that the stack made,
@@ -18,10 +19,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from applications.hermes.guest import schedule
+from applications.hermes.guest import copies, schedule
 from applications.hermes.guest.inputs import Facts
 from applications.hermes.guest.names import FACTS, KEPT_FOLDER
-from applications.hermes.guest.state import SCHEDULED
+from applications.hermes.guest.state import ASKED_FOR, SCHEDULED
 from applications.hermes.guest.update import (
     CHANGED,
     FOREIGN,
@@ -40,7 +41,6 @@ from provisioning.guest.typed import record
 from provisioning.guest.words import command, named, said
 from provisioning.guest.words import name as shown
 
-ASKED_FOR = "asked for"
 STANDING = {OURS: "", CHANGED: "changed since the stack made it, ", FOREIGN: "not one that the stack made, "}
 
 
@@ -54,6 +54,7 @@ def make(subject: Subject, reason: str = ASKED_FOR) -> dict[str, Any]:
     print(f"backed up: {made['path']}\n  {count} files, {made['bytes'] / 1e6:.1f} MB, {made['seconds']} s")
     if removed:
         print(f"  older ones removed: {', '.join(removed)}")
+    copies.begin()
     return made
 
 
@@ -186,6 +187,23 @@ def version_now() -> str:
     return found.version
 
 
+def carried_out(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
+    """What the verb answers."""
+    if options.verb == "restore":
+        name = copies.fetch(subject, options.name) if options.from_copy else options.name
+        return restore(subject, name, unknown=options.unknown)
+    if options.verb == "copy":
+        return copies.push(subject, init=options.init, new_volume=options.new_volume)
+    verbs = {
+        "make": make,
+        "scheduled": scheduled,
+        "list": list_backups,
+        "copies": copies.list_copies,
+        "unlock": copies.unlock,
+    }
+    return verbs[options.verb](subject)
+
+
 def main() -> int:
     os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -197,13 +215,15 @@ def main() -> int:
     verb = verbs.add_parser("restore", help="go back to one")
     verb.add_argument("name", help="a name of the list, or latest: the newest whole one that the stack made")
     verb.add_argument("--unknown", action="store_true", help="also to one that the stack did not make")
+    verb.add_argument("--from-copy", action="store_true", help="one of the second copy; the name may be an id of it")
+    verbs.add_parser("copies", help="those in the second copy, newest first")
+    verbs.add_parser("unlock", help="remove all locks of the second copy")
+    verb = verbs.add_parser("copy", help="bring the second copy up to date")
+    verb.add_argument("--init", action="store_true", help="make it, where there is none")
+    verb.add_argument("--new-volume", action="store_true", help="also where it has sets of another volume alone")
     options = parser.parse_args()
     try:
-        subject = subject_here()
-        if options.verb == "restore":
-            result = restore(subject, options.name, unknown=options.unknown)
-        else:
-            result = {"make": make, "scheduled": scheduled, "list": list_backups}[options.verb](subject)
+        result = carried_out(subject_here(), options)
     except (Refusal, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

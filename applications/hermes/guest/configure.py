@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from applications.hermes.guest import compose, schedule
+from applications.hermes.guest import compose, copies, schedule
 from applications.hermes.guest import home as home_program
 from applications.hermes.guest.inputs import Configure, Installed, Port
 from applications.hermes.guest.install import install_facts, install_programs, refuse_moved_state
@@ -123,6 +123,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
             wait = trial.gateway_first
             known["restarted"] = bring_up_services(job, inputs, directory, read_at_start, gateway_first=wait)
     schedule.install(facts.backup_times)
+    copies.install(inputs.copy, hidden)
     return known | trial.outputs | {"newest_backup": newest_of(subject.backups())}
 
 

@@ -126,6 +126,33 @@ class Folder:
 
 
 @dataclass(frozen=True)
+class Sftp:
+    """Where ssh goes for a copy, and the one host key that it takes, TYPE BASE64."""
+
+    user: str
+    host: str
+    port: int
+    host_key: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The second copy of the backups, without its secrets: only root reads it.
+
+    `repository`: as restic has it, without a login. `access_key`: of S3, or a rest-server's user. `mount`: what has to
+    be mounted there; empty: nothing. `kept`: how many stay, by restic's name for the kind. `check_days`: 0: never.
+    """
+
+    repository: str
+    access_key: str
+    region: str
+    sftp: Sftp | None
+    mount: str
+    kept: dict[str, int]
+    check_days: int
+
+
+@dataclass(frozen=True)
 class Probe:
     """What has to be true of an agent that works: the verify phase, and an update's proof.
 
@@ -204,6 +231,7 @@ class Configure:
     overwrite_auth_file: bool
     user_config: dict[str, Any]
     unfinished_update: str | None
+    copy: Copy | None = None
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,23 @@ def one_at_a_time(seconds: float) -> Iterator[None]:
 
     Waits so long, then Refusal. The lock of state.py itself is in the home, where the agent can hold it.
     """
-    HERE.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with alone(HERE.with_suffix(".lock"), seconds, "another backup or restore"):
+        yield
+
+
+@contextlib.contextmanager
+def alone(path: Path, seconds: float, who: str) -> Iterator[None]:
+    """With the lock of that path, which is root's. Waits so long for `who` has it, then Refusal."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
-    with HERE.with_suffix(".lock").open("a") as lock:
+    with path.open("a") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
                 if time.monotonic() >= deadline:
-                    raise Refusal(
-                        f"another backup or restore is at work for {seconds:g} s. Wait for its end."
-                    ) from None
+                    raise Refusal(f"{who} is at work for {seconds:g} s. Wait for its end.") from None
             time.sleep(0.2)
         yield
 

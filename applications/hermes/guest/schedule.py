@@ -56,20 +56,31 @@ def timer_text(times: Sequence[str]) -> str:
 def install(times: Sequence[str]) -> None:
     """Have the timer run at these times, or none. Safe to repeat; what is there with the same content stays."""
     if not times:
-        if (UNITS / TIMER).exists():
-            run("systemctl", "disable", "--now", "--quiet", TIMER)
-            for unit in (TIMER, SERVICE):
-                (UNITS / unit).unlink(missing_ok=True)
-            run("systemctl", "daemon-reload")
+        if remove_timer(TIMER, SERVICE):
             print("backups: none on schedule any more")
-        return
-    texts = {SERVICE: SERVICE_TEXT, TIMER: timer_text(times)}
+    elif install_timer(TIMER, {SERVICE: SERVICE_TEXT, TIMER: timer_text(times)}):
+        print(f"backups: on schedule at {', '.join(times)}")
+
+
+def install_timer(timer: str, texts: Mapping[str, str]) -> bool:
+    """Have a timer run that is among these units, by name; whether any of them was another before."""
     written = [unit for unit, text in texts.items() if install_file(UNITS / unit, text, mode=0o644, gid=0)]
     if written:
         run("systemctl", "daemon-reload")
-        print(f"backups: on schedule at {', '.join(times)}")
-    run("systemctl", "enable", "--quiet", TIMER)
-    run("systemctl", "restart" if TIMER in written else "start", TIMER)
+    run("systemctl", "enable", "--quiet", timer)
+    run("systemctl", "restart" if timer in written else "start", timer)
+    return bool(written)
+
+
+def remove_timer(timer: str, service: str) -> bool:
+    """Whether it was there."""
+    if not (UNITS / timer).exists():
+        return False
+    run("systemctl", "disable", "--now", "--quiet", timer)
+    for unit in (timer, service):
+        (UNITS / unit).unlink(missing_ok=True)
+    run("systemctl", "daemon-reload")
+    return True
 
 
 def last_due(times: Sequence[str], now: datetime) -> datetime:
@@ -156,13 +167,14 @@ def _record() -> Path:
 
 def standing_now(times: Sequence[str], newest: str | None) -> Standing:
     """As it is in this container."""
-    since = _running_since() if times else None
+    since = running_since(TIMER) if times else None
     return standing(times, newest, since=since, last=read_json(_record()), now=datetime.now().astimezone())
 
 
-def _running_since() -> datetime | None:
+def running_since(timer: str) -> datetime | None:
+    """When systemd has started a timer; None where it does not run."""
     names = ("--property=ActiveState", "--property=ActiveEnterTimestamp", "--timestamp=unix")
-    text = execute("systemctl", "show", *names, TIMER, timeout_s=20).stdout
+    text = execute("systemctl", "show", *names, timer, timeout_s=20).stdout
     found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     entered = found.get("ActiveEnterTimestamp", "").removeprefix("@")
     if found.get("ActiveState") != "active" or not entered.isdigit():

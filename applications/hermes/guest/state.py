@@ -6,6 +6,7 @@
     state.py HOME DATA undo NAME --version V               services stopped: give back what version V has migrated
     state.py HOME DATA restore NAME                        services stopped: the data as they were
     state.py HOME DATA list | prune KEEP KEEP_SCHEDULED
+    state.py HOME DATA receive NAME --sum SUM --bytes N    a backup that was copied elsewhere, as tar on standard input
 
 HOME is the account's home, DATA the agent's (HERMES_HOME); the backups are in HOME/.hermes-stack/backups. A backup is
 a folder UTC-VERSION with manifest.json and `data`, the files as they were; with --home also `home`, the rest of the
@@ -43,7 +44,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 FORMAT = 1
 KEPT = ".hermes-stack"
@@ -73,6 +74,7 @@ VOLATILE = {
 SIDECARS = ("-wal", "-shm", "-journal")
 SCHEDULED = "on schedule"
 """The reason of a backup that the timer made: these are counted by themselves."""
+ASKED_FOR = "asked for"
 # What a new version may rewrite at its start, and where a file that is gone was moved by it and not by its age.
 CONFIGURATION = {"config.yaml", ".env", "auth.json", "cron/jobs.json"}
 CONTENT = ("memories/", "sessions/", "skills/", "hooks/", "SOUL.md")
@@ -502,6 +504,41 @@ def make(home: Path, data: Path, version: str, reason: str, known: Known = None,
         return manifest
 
 
+def receive(home: Path, name: str, total: str, size: int, stream: IO[bytes]) -> None:
+    """A backup of that name, from a stream as tar has packed its folder. `total`: its manifest's SHA-256.
+
+    One of that name that is there, and is another, is set aside. StateError when what comes is not what was named.
+    """
+    with exclusive(home) as folder:
+        if not NAME.match(name):
+            raise StateError(f"{name!a} is no name of a backup")
+        need_room(folder, size, "the backup from the copy")
+        making = folder / f"{MAKING}{name}"
+        making.mkdir(mode=0o700)
+        try:
+            unpack = ("/usr/bin/tar", "--extract", "--file=-", "--no-same-owner", "--preserve-permissions")
+            subprocess.run([*unpack, f"--directory={making}"], check=True, stdin=stream)
+            manifest = manifest_of(making / name)
+            if manifest is None or manifest["sum"] != total:
+                raise StateError(f"what came is not the backup {name} as it was copied; nothing of it was left.")
+            refuse_damaged(making / name, manifest)
+            if os.path.lexists(folder / name):
+                aside = folder.parent / new_name(folder.parent, "set-aside")
+                (folder / name).rename(aside)
+                say(f"another one of the name {name} is kept as {aside}")
+            sync(making)
+            (making / name).rename(folder / name)
+            sync(folder)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+
+
+def refuse_damaged(folder: Path, manifest: Manifest) -> None:
+    """StateError when a file of a backup is not what its manifest says."""
+    for field, tree in (("files", "data"), ("home", "home")):
+        refuse_changed(folder / tree, manifest.get(field, {}))
+
+
 @dataclass(frozen=True)
 class Copy:
     """A tree that is about to be copied. `before`: what the last backup has of it, in `linkable`, by path."""
@@ -782,11 +819,7 @@ def summary(manifest: Manifest) -> Manifest:
     return {key: len(value) if key in ("files", "home") else value for key, value in manifest.items()}
 
 
-def main() -> int:
-    if os.geteuid() == 0:
-        print("error: this works in the agent's home and must not run as root", file=sys.stderr)
-        return 1
-    os.umask(0o077)
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Back up the agent's data and give it back.")
     parser.add_argument("home", type=Path)
     parser.add_argument("data", type=Path)
@@ -805,10 +838,22 @@ def main() -> int:
     verb.add_argument("name")
     verb.add_argument("--unknown", action="store_true", help="also when it was changed since it was made")
     verbs.add_parser("list", parents=[every])
+    verb = verbs.add_parser("receive", parents=[every])
+    verb.add_argument("name")
+    verb.add_argument("--sum", required=True)
+    verb.add_argument("--bytes", type=int, required=True)
     verb = verbs.add_parser("prune", parents=[every])
     verb.add_argument("keep", type=int)
     verb.add_argument("scheduled", type=int)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    if os.geteuid() == 0:
+        print("error: this works in the agent's home and must not run as root", file=sys.stderr)
+        return 1
+    os.umask(0o077)
+    options = arguments()
     began = time.monotonic()
     try:
         if options.verb == "make":
@@ -821,6 +866,9 @@ def main() -> int:
         elif options.verb == "restore":
             known = None if options.unknown else options.known
             result = {"written": restore(options.home, options.data, options.name, known)}
+        elif options.verb == "receive":
+            receive(options.home, options.name, options.sum, options.bytes, sys.stdin.buffer)
+            result = {"name": options.name}
         elif options.verb == "list":
             result = {"backups": [summary(each) for each in all_backups(options.home)]}
         else:

@@ -59,7 +59,7 @@ def status() -> dict[str, str]:
     disk = shutil.disk_usage(facts.home)
     return {
         **(in_container() if facts.container else in_units()),
-        "backup": str(standing_of_backups()),
+        **{what: str(standing) for what, standing in standing_of_backups().items()},
         "drill": last_drill(),
         "account": f"{facts.user} ({facts.uid})",
         "state": facts.hermes_home,

@@ -90,17 +90,8 @@ class Subject:
     def state(self, *arguments: str) -> dict[str, Any]:
         """Run state.py as the agent's user; what it says on the way is seen, its refusal becomes ours."""
         what = f"{STATE_PROGRAM.name} {arguments[0]}"
-        command = ("runuser", "--user", self.facts.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
-        known = ("--known", json.dumps(records.known(self.facts.home)))
         with records.one_at_a_time(STATE_SECONDS) if arguments[0] != "list" else contextlib.nullcontext():
-            done = execute(
-                *command,
-                *(self.facts.home, self.facts.hermes_home),
-                *arguments,
-                *known,
-                timeout_s=STATE_SECONDS,
-                told_as=what,
-            )
+            done = execute(*self.command(*arguments), timeout_s=STATE_SECONDS, told_as=what)
         if done.returncode != 0:
             # It is ours, but ran as the agent, which may have had its hands in it: so are its words.
             raise CommandFailed(
@@ -111,6 +102,12 @@ class Subject:
         answer = answer_of(arguments[0], answer_in(done.stdout, what))
         self._note_down(arguments, answer)
         return answer
+
+    def command(self, *arguments: str) -> tuple[str, ...]:
+        """A call of state.py, as the agent's user."""
+        python = ("runuser", "--user", self.facts.user, "--", "/usr/bin/python3", "-IB", str(STATE_PROGRAM))
+        known = ("--known", json.dumps(records.known(self.facts.home)))
+        return (*python, self.facts.home, self.facts.hermes_home, *arguments, *known)
 
     def _note_down(self, arguments: Sequence[str], answer: Mapping[str, Any]) -> None:
         """Which backups are ours now."""

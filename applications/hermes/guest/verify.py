@@ -573,8 +573,9 @@ def verify(probe: Probe) -> dict[str, Any]:
         check_unit(service)
     if in_container:
         wait_until_healthy(deadline)
-    backup = standing_of_backups()
-    say(f"{'warning: ' if backup.is_bad else ''}backup: {backup}")
+    standings = standing_of_backups()
+    for what, each in standings.items():
+        say(f"{'warning: ' if each.is_bad else ''}{what}: {each}")
     return {
         "version": version,
         "answer": answer[:200],
@@ -583,22 +584,31 @@ def verify(probe: Probe) -> dict[str, Any]:
         "seconds": round(time.monotonic() - began, 1),
         "auth_required": probe.auth_required,
         "skills": skills,
-        "backup": backup.word,
+        **{what: each.word for what, each in standings.items()},
     }
 
 
-def standing_of_backups() -> Standing:
-    """How it stands with the backups. One that was not made does not fail a run: the agent works."""
-    from applications.hermes.guest.update import Subject, newest_of  # noqa: PLC0415 - which asks this module in its turn
+def standing_of_backups() -> dict[str, Standing]:
+    """How it stands with the backups, and with their copy. One that was not made does not fail a run: the agent works.
+
+    By the names of the results.
+    """
+    # Which ask this module in their turn.
+    from applications.hermes.guest import copies  # noqa: PLC0415
+    from applications.hermes.guest.update import Subject, newest_of  # noqa: PLC0415
 
     facts = record(Facts, FACTS)
     if facts is None:
         raise Unproven(f"{FACTS} is missing: the configure phase has not run")
     try:
-        newest = newest_of(Subject(facts).backups())
+        found = Subject(facts).backups()
     except Refusal as refusal:
-        return Standing(FAILED, f"those that are there can't be listed: {refusal}")
-    return standing_now(facts.backup_times, newest)
+        unknown = Standing(FAILED, f"those that are there can't be listed: {refusal}")
+        return {"backup": unknown, "copy": unknown}
+    return {
+        "backup": standing_now(facts.backup_times, newest_of(found)),
+        "copy": copies.standing_now(found),
+    }
 
 
 def ask(probe: Probe) -> dict[str, Any]:

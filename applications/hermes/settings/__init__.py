@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from applications import Declared, Group
 from applications.hermes.settings.agent import AgentSettings, BareMetalAgent, DockerAgent
 from applications.hermes.settings.backups import BackupSettings
+from applications.hermes.settings.copies import CopySettings
 from applications.hermes.settings.dashboard import DashboardSettings
 from applications.hermes.settings.declaration import DeclarationSettings
 from applications.hermes.settings.docker import DATA, BindMount, ContainerSettings, image_path
@@ -73,9 +74,21 @@ class AgentStack(HermesCattle, ApplicationStack):
         return self.agent.service.working_directory or f"{self.home}/workspace"
 
     @property
+    def copy_mount(self) -> HostMountSettings | None:
+        """The host mount that holds the second copy of the backups; None where that is elsewhere."""
+        repository = self.agent.copies.repository if self.agent.copies.kind == "folder" else ""
+        mounts = self.cattle.extra_host_mounts
+        return next((each for each in mounts if repository == each.path or _below(repository, each.path)), None)
+
+    @property
+    def agents_host_mounts(self) -> list[HostMountSettings]:
+        """The host mounts beside the home that the agent gets: not that of the second copy."""
+        return [mount for mount in self.cattle.extra_host_mounts if mount != self.copy_mount]
+
+    @property
     def writable(self) -> tuple[str, ...]:
         """Folders beside the home that the agent may write to: host mounts."""
-        return tuple(mount.path for mount in self.cattle.extra_host_mounts if not mount.read_only)
+        return tuple(mount.path for mount in self.agents_host_mounts if not mount.read_only)
 
     @property
     def bind_mounts(self) -> tuple[BindMount, ...]:
@@ -84,7 +97,7 @@ class AgentStack(HermesCattle, ApplicationStack):
             return ()
         own = self.agent.container.bind_mounts
         taken = {volume.target for volume in own}
-        return (*own, *(_same_path(mount) for mount in self.cattle.extra_host_mounts if mount.path not in taken))
+        return (*own, *(_same_path(mount) for mount in self.agents_host_mounts if mount.path not in taken))
 
     @rule
     def _home_is_where_it_can_be(self) -> Iterator[Fault]:
@@ -125,9 +138,31 @@ class AgentStack(HermesCattle, ApplicationStack):
             yield self.agent.service.fault("working_directory", text, remedy, working)
 
     @rule
+    def _copy_is_out_of_the_agents_reach(self) -> Iterator[Fault]:
+        """Root writes there. And what the agent can write it can remove, or lead elsewhere by a link."""
+        copies, home, mount = self.agent.copies, self.home, self.copy_mount
+        if copies.kind != "folder":
+            return
+        remedy = "name a folder in a host mount of cattleHostMounts that has owner 0, beside the home"
+        if mount is None or mount.read_only:
+            rule = (
+                "lies on the cattle's own disk, and goes with it" if mount is None else "is in a read-only host mount"
+            )
+            yield copies.fault("repository", rule, remedy)
+        elif self.owner_of(mount) != 0:
+            yield copies.fault("repository", f"is in a host mount that belongs to user {self.owner_of(mount)}", remedy)
+        if copies.repository == home or _below(copies.repository, home):
+            yield copies.fault("repository", "lies in the agent's home", remedy)
+        if isinstance(self.agent, DockerAgent):
+            for volume in self.agent.container.bind_mounts:
+                mine, theirs = (mount.path if mount else copies.repository), volume.source
+                if mine == theirs or _below(mine, theirs) or _below(theirs, mine):
+                    yield copies.fault("repository", f"is given to the agent's container by {theirs}", remedy)
+
+    @rule
     def _host_mounts_fit_the_image(self) -> Iterator[Fault]:
         if isinstance(self.agent, DockerAgent):
-            for mount in self.cattle.extra_host_mounts:
+            for mount in self.agents_host_mounts:
                 if (problem := _problem(image_path, mount.path)) is not None:
                     yield self.cattle.fault("host_mounts", problem, "choose another path", mount.path)
 
@@ -147,7 +182,7 @@ class AgentStack(HermesCattle, ApplicationStack):
         """
         if not isinstance(self.agent, DockerAgent):
             return
-        container, mounts = self.agent.container, self.cattle.extra_host_mounts
+        container, mounts = self.agent.container, self.agents_host_mounts
         every = [(container, "extra_volumes", volume) for volume in container.bind_mounts]
         lasting = [mount for mount in mounts if _problem(image_path, mount.path) is None]
         every += [(self.cattle, "host_mounts", _same_path(mount)) for mount in lasting]  # type: ignore[misc]
@@ -216,6 +251,11 @@ OUTPUTS = {
         "How the last verification found the backups on schedule: `made`, `waiting`, `overdue`, `failed`, `off`.",
         "0.2.0",
     ),
+    "copyState": Output(
+        "string",
+        "How the last verification found the backups' second copy: `made`, `waiting`, `overdue`, `failed`, `off`.",
+        "0.2.0",
+    ),
 }
 
 DECLARED = Declared(
@@ -224,7 +264,7 @@ DECLARED = Declared(
             "The agent",
             (
                 *(HermesCattle, AgentSettings, SourceSettings, ModelSettings),
-                *(ServiceSettings, BackupSettings, DashboardSettings, ApiSettings),
+                *(ServiceSettings, BackupSettings, CopySettings, DashboardSettings, ApiSettings),
             ),
         ),
         Group(

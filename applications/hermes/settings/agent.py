@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from applications.hermes.settings.backups import BackupSettings
+from applications.hermes.settings.copies import CopySettings
 from applications.hermes.settings.dashboard import EVERYWHERE, DashboardSettings
 from applications.hermes.settings.declaration import REFERENCE, DeclarationSettings, at, leaves, references
 from applications.hermes.settings.docker import ContainerSettings
@@ -42,6 +43,7 @@ class AgentSettings(Section):
     model: ModelSettings
     service: ServiceSettings
     backups: BackupSettings
+    copies: CopySettings
     dashboard: DashboardSettings
     api: ApiSettings
     declared: DeclarationSettings
@@ -143,6 +145,11 @@ class AgentSettings(Section):
                 )
             elif users and not token:
                 yield f"agent{which}AllowedUsers is set, and there is no token for {which}"
+        if self.copies.repository.startswith("rest:http:") and self.copies.access_key:
+            yield (
+                "agentCopyRepository is rest:http: the login can be read on the way. The copy itself is encrypted. "
+                "https keeps both"
+            )
         yield from self._shown_secrets()
         yield from self._without_effect()
         yield from self._unknown_references(names)
