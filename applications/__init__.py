@@ -63,6 +63,7 @@ class PhaseSpec:
     None). `foresee`: what the results are going to be, from the plan and the last run's outputs: for previews.
     `warnings`: what people have to know of the results, said in every run. `baked`: whether it needs neither data nor
     secrets, so that a golden template has it behind it; such phases come first, and need nothing of each other.
+    `in_cattle`: adds what a run in a cattle does besides, with secrets or not, and a golden template must not have.
     """
 
     name: str
@@ -71,6 +72,7 @@ class PhaseSpec:
     foresee: Callable[[PhasePlan, Mapping[str, Any]], Mapping[str, Any]] = lambda _plan, last: last.get("results") or {}
     warnings: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _results: ()
     baked: bool = False
+    in_cattle: Callable[[PhasePlan], PhasePlan] = lambda plan: plan
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def foresee(specs: Sequence[PhaseSpec], known: Mapping[str, Mapping[str, Any]]) 
     plans: dict[str, PhasePlan] = {}
     found: dict[str, Any] = {"": None}
     for spec in specs:
-        plan = plans[spec.name] = spec.render(found[spec.needs])
+        plan = plans[spec.name] = spec.in_cattle(spec.render(found[spec.needs]))
         found |= {"results": spec.foresee(plan, known.get(spec.name) or {}), "digest": plan.digest}
     return plans
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from applications import Answer, Application, PhaseSpec
+from applications.hermes.asking import asking_first
 from applications.hermes.commands import COMMANDS
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY, MANAGED_ENV
@@ -80,7 +81,9 @@ def phases_of(stack: AgentStack) -> tuple[PhaseSpec, ...]:
         return {"directory": NEW_BUILD} if builds else last.get("results") or {}
 
     return (
-        PhaseSpec("baseline", lambda _: render_baseline(stack), baked=True),
+        PhaseSpec(
+            "baseline", lambda _: render_baseline(stack), baked=True, in_cattle=lambda plan: asking_first(plan, stack)
+        ),
         PhaseSpec("agent", lambda _: render_agent(stack.agent, own_uv()), foresee=foresee, baked=True),
         PhaseSpec("configure", lambda found: configure(Built.of(found)), needs="results", warnings=unknown_settings),
         PhaseSpec("verify", verify, needs="digest"),

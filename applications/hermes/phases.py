@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from applications.hermes.asking import question_of
 from applications.hermes.compose import ca_digest, compose_file, container_parameters, identity, service
 from applications.hermes.guest import inputs as guest
 from applications.hermes.guest.home import Document
@@ -265,6 +266,7 @@ def render_configure(stack: AgentStack, built: Built = Built()) -> PhasePlan:
         user_config={key: config[key] for key in sorted(ever_read_from_home()) if key in config},
         unfinished_update=built.unfinished_update,
         copy=copy_of(stack),
+        model=question_of(stack),
     )
     return plan_of(
         "configure",

@@ -353,14 +353,23 @@ def test_a_silent_network_is_noticed_and_survived(guest: Guest, proxy: Proxy) ->
     assert guest.shell("command -v tree").strip() == "/usr/bin/tree"
 
 
-def test_verify_names_a_model_that_refuses(guest: Guest) -> None:
-    guest.run(guest.configure(agentModelKey="sk-wrong-canary-77"))
-    status, out, err = guest.verify()
-    assert status == 1
-    assert out == ""
-    assert "the model endpoint did not answer the prompt" in err
-    assert "sk-wrong-canary-77" not in err
+def test_a_model_that_refuses_is_told_before_anything_is_changed(guest: Guest) -> None:
     guest.run(guest.configure())
+    started = "systemctl show --property=ActiveEnterTimestampMonotonic,MainPID hermes-gateway.service"
+    before = guest.shell(started), guest.shell("cat /etc/hermes/.env /etc/hermes/config.yaml | sha256sum")
+    faults = {
+        "agentModelKey": ("sk-wrong-canary-77", r"agentModelKey = \(hidden\)\n.*401"),
+        "agentModel": ("another-model", r"agentModel = another-model\n.*it lists: 'lab-model'"),
+        "agentModelUrl": (guest.model.base_url.removesuffix("/v1"), "there are models at http://.*/v1"),
+    }
+    for key, (wrong, told) in faults.items():
+        with pytest.raises(PhaseFailed, match=told) as failed:
+            guest.run(guest.configure(**{key: wrong}))
+        assert "sk-wrong-canary-77" not in str(failed.value)
+    assert (guest.shell(started), guest.shell("cat /etc/hermes/.env /etc/hermes/config.yaml | sha256sum")) == before
+    guest.configure()
+    status, _, err = guest.verify()
+    assert status == 0, err
 
 
 def test_a_new_container_on_the_same_home_goes_on_where_the_old_one_ended(guest: Guest) -> None:

@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from applications.hermes.phases import render_configure
 from provisioning.guest.common import REPEAT
 from provisioning.guest.words import BAR
 from provisioning.job import LOG_TAIL_LINES
+from tests.endpoint import WORKS, Endpoint, an_endpoint
 from tests.listening import free_port
 from tests.settings import cattle, unchecked
 
@@ -85,6 +86,7 @@ class Machine:
     """A guest in which the agent phase has run; its folders and tools are below `root`."""
 
     root: Path
+    model: Endpoint
 
     def place(self, path: str) -> Path:
         return self.root / path.lstrip("/")
@@ -115,7 +117,12 @@ class Machine:
         (self.root / "words").write_text("".join(f"{line}\n" for line in [*WORDS, REASON]))
         (self.root / "calls").write_text("")
         stack = unchecked(
-            cattle(agentModelKey=KEY, agentDashboard=dashboard, agentApi=True, cattleVolume="", **given),
+            cattle(
+                **{
+                    **{"agentModelUrl": self.model.url, "agentModelKey": KEY, "cattleVolume": ""},
+                    **{"agentDashboard": dashboard, "agentApi": True, **given},
+                }
+            ),
             agent__model__authorities=ca,
             agent__service__user=user,
             cattle__mount_path=str(self.root / "home"),
@@ -152,9 +159,16 @@ class Machine:
         return text.replace("os.geteuid() == 0", "False")
 
 
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    with an_endpoint() as made:
+        yield made
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path)
+def machine(tmp_path: Path, endpoint: Endpoint) -> Machine:
+    endpoint.answers["/v1/chat/completions"] = WORKS
+    made = Machine(tmp_path, endpoint)
     for folder in ("bin", "home/.hermes", "home/workspace", "etc/systemd/system", "etc/ssl/certs", "usr/local/bin"):
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("usr/local/share/ca-certificates", "var/lib/hermes-provision"):
@@ -263,3 +277,29 @@ def test_a_running_service_has_its_own_port(machine: Machine) -> None:
 def test_an_account_that_is_not_there_is_told(machine: Machine) -> None:
     said = machine.run(user="nobody-knows")
     assert said[-2:] == ["error: the container has no account nobody-knows: the baseline phase has to run first", "1"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "given", "fault"),
+    [
+        ((401, {"error": {"message": "Incorrect API key provided"}}), {}, "error: agentModelKey = (hidden)"),
+        (
+            (404, {"error": {"message": "model 'other' not found"}}),
+            {"agentModel": "other"},
+            "error: agentModel = other",
+        ),
+        ((404, "404 page not found"), {}, "error: agentModelUrl = http://127.0.0.1:"),
+    ],
+)
+def test_a_model_that_can_not_work_changes_nothing_that_runs(
+    machine: Machine, answer: tuple[int, Any], given: dict[str, Any], fault: str
+) -> None:
+    assert machine.run()[-1] == "0"
+    before = machine.files()
+    machine.model.answers["/v1/chat/completions"] = answer
+    said = machine.run(agentDocuments={"SOUL.md": "another text"}, **given)
+    assert said[-1] == "1"
+    assert next(line for line in said if line.startswith("error: ")).startswith(fault), said
+    assert KEY not in "\n".join(said)
+    assert "systemctl" not in (machine.root / "calls").read_text()
+    assert machine.files() == before

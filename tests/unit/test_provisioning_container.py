@@ -14,7 +14,7 @@ import pytest
 
 from applications.hermes.guest import compose, services
 from applications.hermes.guest.backend import BACKENDS
-from applications.hermes.guest.inputs import ApiServer, Configure, Container, Dashboard, Facts, Port, Probe
+from applications.hermes.guest.inputs import ApiServer, Configure, Container, Dashboard, Facts, Port, Probe, Question
 from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY, IDENTITY_LABEL
 from applications.hermes.guest.walls import Account, Sources
 from provisioning.guest.common import Refusal
@@ -183,6 +183,7 @@ class Engines:
             overwrite_auth_file=False,
             user_config={},
             unfinished_update=None,
+            model=Question(stack="cattle"),
         )
         text = f"  {IDENTITY_LABEL}: {identity}\n"
         return str(compose.start(inputs, container, text, dict(env or {}))["container"])

@@ -210,6 +210,29 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Question:
+    """How the model endpoint is asked before anything is changed (guest/model.py).
+
+    `skipped`: why it can't be asked so; empty: it can. `key_variable`: where its key is among the secrets and
+    variables; empty: it needs none. `environment`, `headers`: what the agent asks with, too. `*_setting`: what to
+    correct. `falls_back`: other models are there when this one is not.
+    """
+
+    stack: str
+    skipped: str = ""
+    url: str = ""
+    model: str = ""
+    key_variable: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    ca_certificates: str = ""
+    url_setting: str = "agentModelUrl"
+    key_setting: str = "agentModelKey"
+    name_setting: str = "agentModel"
+    falls_back: bool = False
+
+
+@dataclass(frozen=True)
 class Configure:
     """The configure phase. `config` and `environment`: the managed scope, without what is secret.
 
@@ -231,6 +254,7 @@ class Configure:
     overwrite_auth_file: bool
     user_config: dict[str, Any]
     unfinished_update: str | None
+    model: Question
     copy: Copy | None = None
 
 
