@@ -17,7 +17,7 @@ from pvelab.lxc import LxcRuntime
 from pvelab.network import Network, Plan
 from pvelab.place import Place
 from pvelab.runtime import GuestSpec, Interface, Mount, Setup
-from pvelab.template import DEBIAN, ensure_template
+from pvelab.template import ensure_template
 
 NODE, VMID = "pve", 105
 VOLUME_SIZE = 4 << 30
@@ -45,14 +45,13 @@ class Bench:
     volume: Path
     model: ModelEndpoint
     home: str
-    debian: int = DEBIAN
     running: bool = False
     creation: list[str] = field(default_factory=list)
 
     def up(self, *, with_volume: bool = True) -> None:
         """Start the container; made of the template first where there is none."""
         if not self.root.exists():
-            template = ensure_template(TEMPLATE_CACHE, _silent, self.debian)
+            template = ensure_template(TEMPLATE_CACHE, _silent)
             self.runtime.format_volume(self.root, 20 << 30, root_owner=GUEST_ROOT, log=_silent)
             key = self.key.with_suffix(".pub").read_text().strip()
             self.creation = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,13 +11,31 @@ from xdist.scheduler import LoadScopeScheduling
 _TOGETHER = ("tests/e2e/", "pvelab/tests/containers/", "pvelab/tests/test_command.py", "pvelab/tests/test_readme.py")
 
 
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
 class _Sharing(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist tells no types
     """The tests of a file with one lab for all stay together in one worker. All others go where there is room."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return file if file.startswith(_TOGETHER) else nodeid
+        return _file(nodeid) if nodeid.startswith(_TOGETHER) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Sharing:
     return _Sharing(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes begins first; what any worker can take fills the gaps at the end.
+
+    A file with a single test is a story from end to end: the longest of all. Then the other files with a lab, by the
+    number of their tests. The scheduler keeps this order (--no-loadscope-reorder).
+    """
+    tests = Counter(_file(item.nodeid) for item in items)
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        count = tests[_file(item.nodeid)]
+        return (False, count > 1, -count) if item.nodeid.startswith(_TOGETHER) else (True, False, 0)
+
+    items.sort(key=place)

@@ -36,7 +36,6 @@ from lab.services.releases import Release
 from lab.services.source import SOURCE_CACHE, Source, ensure_source
 from provisioning import PhaseFailed, PhasePlan, SshTarget, run_phase, wait_for_ssh
 from provisioning.ssh import connect
-from pvelab.template import DEBIAN
 from settings.cattle import CattleSettings
 from settings.section import default_of
 from tests.listening import end_listening
@@ -144,13 +143,13 @@ class Guest(Bench):
 
 
 @contextlib.contextmanager
-def a_guest(state: Path, home: str = HOME, debian: int = DEBIAN) -> Iterator[Guest]:
+def a_guest(state: Path, home: str = HOME) -> Iterator[Guest]:
     """A lab in the folder `state`, its container running with the volume at `home`; ended with the block.
 
     What is installed in it is of the lab's repository: upstream's where that is there, its stand-in elsewhere.
     """
     source = ensure_source(SOURCE_CACHE, lambda _: None)
-    make = partial(Guest, source=source, debian=debian)
+    make = partial(Guest, source=source)
     with a_bench(make, state, home, model_key=MODEL_KEY, repository=source.repository) as guest:
         yield guest
 
