@@ -2,15 +2,16 @@
 
 Protocol (all of it over plain SSH commands, nothing installed in the container beforehand):
 
-1. probe: is a job of this digest running, finished, or absent?
-2. upload: the payload is unpacked beside and renamed into place; large files go to a store by their SHA-256, once.
-3. secrets: by stdin into a 0600 file on tmpfs.
-4. start: `systemd-run` under a name made of phase and digest. systemd refuses a name that is in use, so the same job
-   can't run twice, even when our connection broke right after the request.
-5. follow: the log is read from an offset; a broken connection is made again until the deadline.
-6. acknowledge: when the result is in our hands the job's folder is removed.
+1. probe: is a job of this digest running, finished, or absent? Do others run, and which large files are missing?
+2. upload: large files go to a store by their SHA-256, once.
+3. start: the payload is unpacked beside and renamed into place, the secrets come into a 0600 file on tmpfs, both by
+   stdin; then `systemd-run` under a name made of phase and digest. systemd refuses a name that is in use, so the same
+   job can't run twice, even when our connection broke right after the request.
+4. follow: the log is read from an offset; a broken connection is made again until the deadline. The last answer has the
+   result.
+5. acknowledge: when the result is in our hands the job's folder is removed.
 
-A run that was killed between 4 and 6 leaves a job that the next run of the same digest picks up while it runs, and when
+A run that was killed between 3 and 5 leaves a job that the next run of the same digest picks up while it runs, and when
 it has ended well, unless another job was started since (what that has done is newer), or its answer is about its own
 time alone (`Job.fresh`).
 """
@@ -55,6 +56,8 @@ LOST_AFTER_S = 5.0
 # So long a job may go on after its controller's deadline: time for the next run to pick it up.
 JOB_GRACE_S = 300.0
 _LOG_CHUNK = 64 * 1024
+_NOT_STARTED = 75
+"""How the verb `start` ends where systemd refuses."""
 RESULT_LIMIT = 4 << 20
 """Bytes of a result that are read: a list of a thousand backups has a quarter of a megabyte."""
 # As libc, Rust, Python, apt and SQLite say it. The kernel's keys have a quota too, and are told of in the same words.
@@ -161,6 +164,21 @@ class _Ended:
         return f"exit status {self.status}"
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What the container has told of a job.
+
+    `newest`: no other job was started after it. `others`: the units of jobs that run beside it. `missing`: the SHA-256
+    of large files that the container does not have.
+    """
+
+    state: State
+    ended: _Ended | None
+    newest: bool
+    others: tuple[str, ...]
+    missing: frozenset[str]
+
+
 def store_path(sha256: str) -> str:
     """Where the container keeps a large file."""
     return f"{STATE_DIR}/store/{sha256}"
@@ -213,8 +231,8 @@ class _Run:
     def run(self) -> JobResult:
         try:
             picked_up = self._ensure_started()
-            ended = self._follow()
-            return self._conclude(ended, picked_up)
+            ended, raw = self._follow()
+            return self._conclude(ended, raw, picked_up)
         finally:
             self._drop()
 
@@ -242,41 +260,44 @@ class _Run:
                 self._connection.close()
             self._connection = None
 
-    def _command(self, verb: str, *arguments: object, stdin: bytes | None = None, timeout_s: float = 30.0) -> bytes:
+    def _command(self, verb: str, *arguments: object, timeout_s: float = 30.0) -> bytes:
         """Carry out a verb of scripts/job.sh in the container; its failure is ours, not the phase's."""
         command = _in_guest(verb, *arguments, job=self._job.name)
 
         def action(connection: Connection) -> bytes:
-            result = connection.run(command, stdin=stdin, timeout_s=timeout_s)
+            result = connection.run(command, timeout_s=timeout_s)
             if result.status != 0:
-                words = result.words
-                full = full_disks(_ask_disks(connection)) if _NO_ROOM.search(words) else ""
-                raise ProvisioningError(
-                    f"{self._job.phase}: preparing the job in the container failed: {self._clean(words)}\n"
-                    + (full or "Check that it is a systemd container, then run again.")
-                )
+                raise self._not_prepared(connection, result.words)
             return result.stdout
 
         answer: bytes = self._persist(action)
         return answer
+
+    def _not_prepared(self, connection: Connection, words: str) -> ProvisioningError:
+        full = full_disks(_ask_disks(connection)) if _NO_ROOM.search(words) else ""
+        return ProvisioningError(
+            f"{self._job.phase}: preparing the job in the container failed: {self._clean(words)}\n"
+            + (full or "Check that it is a systemd container, then run again.")
+        )
 
     # -- start -----------------------------------------------------------------------------------------------------
 
     def _ensure_started(self) -> bool:
         """Have the job running or finished; True when an earlier run had started it."""
         for attempt in range(2):
-            state, status, newest = self._probe()
-            if state == "running":
+            found = self._probe()
+            if found.state == "running":
                 self._say("picking up the job that an earlier run started")
                 return True
-            if state == "finished" and status is not None and status.ok and newest and not self._job.fresh:
+            ended_well = found.state == "finished" and found.ended is not None and found.ended.ok
+            if ended_well and found.newest and not self._job.fresh:
                 self._say("picking up the result of an earlier run")
                 return True
             # A failed or vanished job of an earlier run is no news any more: do it again.
-            if state != "absent":
+            if found.state != "absent":
                 self._command("discard")
-            self._wait_for_others()
-            self._upload()
+            self._wait_for_others(found)
+            self._upload(found.missing)
             if self._start():
                 return attempt > 0
         raise PhaseLost(
@@ -285,21 +306,25 @@ class _Run:
             phase=self._job.phase,
         )
 
-    def _probe(self) -> tuple[State, _Ended | None, bool]:
-        """Its state and end, and whether no other job was started after it."""
-        told, _, last = self._command("probe").decode("utf-8", "replace").partition("\n")
-        return (*parse_probe(told), last.strip() == self._job.name)
+    def _probe(self) -> _Found:
+        wanted = (large.sha256 for large in self._job.large_files)
+        told = self._command("probe", *wanted).decode("utf-8", "replace")
+        state, last, others, missing, *_ = (*told.split("\n"), "", "", "", "")
+        return _Found(
+            *parse_probe(state), last.strip() == self._job.name, tuple(others.split()), frozenset(missing.split())
+        )
 
-    def _wait_for_others(self) -> None:
+    def _wait_for_others(self, found: _Found) -> None:
         """One job at a time in a container: two of them would fight for apt's lock or the services."""
-        while other := self._command("others").decode("utf-8", "replace").split():
+        while found.others:
             self._check_deadline()
-            self._sign(f"waiting for another job in the container to end: {other[0]}")
+            self._sign(f"waiting for another job in the container to end: {found.others[0]}")
             time.sleep(0.5)
+            found = self._probe()
 
-    def _upload(self) -> None:
+    def _upload(self, missing: frozenset[str]) -> None:
         for large in self._job.large_files:
-            if self._command("has_large", large.sha256).strip() == b"yes":
+            if large.sha256 not in missing:
                 continue
             size = large.local.stat().st_size
             self._say(f"uploading {large.local.name} ({size / 1e6:.0f} MB)")
@@ -312,40 +337,43 @@ class _Run:
                     raise ProvisioningError(f"{self._job.phase}: uploading {large.local} failed: {result.words}")
 
             self._persist(send)
-        finish = PayloadFile("finish", _script("finish.sh").encode(), 0o700)
-        self._command("unpack", stdin=pack((*self._job.files, finish)), timeout_s=120.0)
-        self._command("put_secrets", stdin=json.dumps(dict(self._job.secrets)).encode())
 
     def _start(self) -> bool:
         """True when it is running or done, also when the answer to our request got lost."""
+        finish = PayloadFile("finish", _script("finish.sh").encode(), 0o700)
+        secrets = json.dumps(dict(self._job.secrets)).encode()
+        payload = secrets + pack((*self._job.files, finish))
 
         def action(connection: Connection) -> str:
-            limit = f"{self._remaining() + JOB_GRACE_S:.0f}"
-            result = connection.run(_in_guest("start", limit, job=self._job.name), timeout_s=30.0)
+            start = _in_guest("start", f"{self._remaining() + JOB_GRACE_S:.0f}", len(secrets), job=self._job.name)
+            result = connection.run(start, stdin=payload, timeout_s=120.0)
+            if result.status not in (0, _NOT_STARTED):
+                raise self._not_prepared(connection, result.words)
             return "" if result.status == 0 else result.words
 
         words: str = self._persist(action)
-        if not words:
-            return True
-        state, _, _ = self._probe()
-        if state in ("running", "finished"):
+        if not words or self._probe().state in ("running", "finished"):
             return True
         self._say(f"start refused: {self._clean(words)}")
         return False
 
     # -- follow ----------------------------------------------------------------------------------------------------
 
-    def _follow(self) -> _Ended:
+    def _follow(self) -> tuple[_Ended, bytes]:
+        """Pass on its lines until it has ended. Returns how, and its result: JSON, or nothing."""
         # A request to start that outlived its connection may still be on its way: gone is who stays gone.
         gone_since: float | None = None
         while True:
-            answer = self._command("follow", self._offset, _LOG_CHUNK, timeout_s=SILENCE_S)
-            head, _, chunk = answer.partition(b"\n")
+            answer = self._command("follow", self._offset, _LOG_CHUNK, RESULT_LIMIT, timeout_s=SILENCE_S)
+            head, size, rest = (*answer.split(b"\n", 2), b"", b"")[:3]
             state, ended = parse_probe(head.decode("utf-8", "replace"))
+            # Without a size there is more to come.
+            end = int(size) if size else 0
+            raw, chunk = rest[:end], rest[end:]
             self._take(chunk)
-            if state == "finished" and ended is not None and not chunk:
+            if ended is not None and size:
                 self._flush()
-                return ended
+                return ended, raw
             if state not in ("absent", "lost") or chunk:
                 gone_since = None
             elif gone_since is None:
@@ -390,7 +418,7 @@ class _Run:
             self._last_sign = time.monotonic()
             self._say(words)
 
-    def _conclude(self, ended: _Ended, picked_up: bool) -> JobResult:
+    def _conclude(self, ended: _Ended, raw: bytes, picked_up: bool) -> JobResult:
         tail = "\n".join(self._tail)
         if not ended.ok:
             self._command("discard")
@@ -401,13 +429,12 @@ class _Run:
                 phase=self._job.phase,
                 log_tail=tail,
             )
-        raw = self._command("result", RESULT_LIMIT)
         if len(raw) > RESULT_LIMIT:
             raise ProvisioningError(
                 f"{self._job.phase}: its result is larger than {RESULT_LIMIT >> 20} MB, which no result of ours is.\n"
                 f"Look at it in the container: {self._job.directory}/result.json"
             )
-        outputs = visible_value(json.loads(raw))
+        outputs = visible_value(json.loads(raw or b"{}"))
         self._command("discard")
         return JobResult(outputs, picked_up)
 

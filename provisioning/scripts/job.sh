@@ -30,10 +30,15 @@ show_state() {
   esac
 }
 
-# Its state, and on the second line which job was started last.
+# probe SHA256...: its state, which job was started last, the units of other jobs that run, and which of these large files
+# are missing; a line each.
 probe() {
   show_state
-  cat "$last" 2>/dev/null || true
+  started=$(cat "$last" 2>/dev/null || true) beside=$(others | tr '\n' ' ') missing=
+  for sum; do
+    [ -f "$store/$sum" ] || missing="$missing $sum"
+  done
+  printf '%s\n' "$started" "$beside" "$missing"
 }
 
 # The units of other jobs, one a line.
@@ -52,16 +57,6 @@ discard() {
   rm -rf -- "$job" "$secrets" "$log" "$end"
 }
 
-# result LIMIT: what the job has answered. One byte more than is allowed tells that there is more.
-result() {
-  if [ -f "$job/result.json" ]; then head -c "$(($1 + 1))" "$job/result.json"; else echo '{}'; fi
-}
-
-# has_large SHA256
-has_large() {
-  if [ -f "$store/$1" ]; then echo yes; else echo no; fi
-}
-
 # put_large SHA256 MODE: keeps what comes by the standard input, if it is that.
 put_large() {
   umask 022
@@ -74,32 +69,29 @@ put_large() {
   mv "$part" "$store/$1"
 }
 
-# Makes the job's folder of the tar that comes by the standard input.
-unpack() {
+# start SECONDS SIZE: has the job running, of what comes by the standard input: SIZE bytes of secrets, then its folder as a
+# tar. A job whose controller has gone for good ends by itself after SECONDS. Ends with 75 where systemd refuses.
+start() {
   umask 077
   mkdir -p "$run" "$jobs"
   chmod 755 "$state"
   # What nobody has come for within a day: no job may run so long.
   find "$jobs" "$run" -mindepth 1 -maxdepth 1 -mmin +1440 -exec rm -rf {} +
-  rm -rf "$job.part" "$job"
-  mkdir "$job.part"
-  tar -x -f - -C "$job.part"
-  rm -f "$end"
-  : >"$log"
-  mv "$job.part" "$job"
-}
-
-put_secrets() {
-  umask 077
-  mkdir -p "$run"
-  cat >"$secrets.part"
-  mv "$secrets.part" "$secrets"
-}
-
-# start SECONDS: a job whose controller has gone for good ends by itself after so long.
-start() {
+  part=$job.part.$$ hidden=$secrets.part.$$
+  trap 'rm -rf "$part" "$hidden"' EXIT
+  mkdir "$part"
+  head -c "$2" >"$hidden"
+  tar -x -f - -C "$part"
+  # A request whose connection broke may still be at work here: from here on one at a time.
+  exec 9>>"$last"
+  flock 9
   # Repeatable even when the job has ended, and its unit is gone, before we are asked again.
   [ ! -e "$job/started" ] || return 0
+  rm -rf "$job"
+  rm -f "$end"
+  : >"$log"
+  mv "$hidden" "$secrets"
+  mv "$part" "$job"
   : >"$job/started"
   printf %s "$name" >"$last"
   # /etc/environment: proxy and CA settings of the machine. sshd's sessions have them through PAM, units do not (facts
@@ -107,21 +99,33 @@ start() {
   systemd-run --quiet --collect --unit="$unit" --property=Type=exec --property=WorkingDirectory="$job" \
     --property=StandardInput=null --property=StandardOutput="append:$log" --property=StandardError="append:$log" \
     --property=RuntimeMaxSec="$1s" --property=ExecStopPost="$job/finish" --property=EnvironmentFile=-/etc/environment \
-    --setenv=HP_JOB="$job" --setenv=HP_SECRETS="$secrets" --setenv=HP_END="$end" --setenv=HOME=/root "$job/main" || {
+    --setenv=HP_JOB="$job" --setenv=HP_SECRETS="$secrets" --setenv=HP_END="$end" --setenv=HOME=/root "$job/main" 9>&- || {
     rm -f "$job/started"
-    exit 1
+    exit 75
   }
 }
 
-# follow OFFSET BYTES: its state, and on the lines behind it what its log has from there on. Waits for news, up to two
-# seconds: lines arrive at once, and an idle job costs little.
+# follow OFFSET BYTES LIMIT: its state, and on the lines behind it what its log has from there on. Waits for news, up to two
+# seconds: lines arrive at once, and an idle job costs little. With the last of the log comes what the job has answered:
+# the second line has its size, and it stands before the log. One byte more than LIMIT tells that there is more.
 follow() {
   i=0
   while [ "$i" -lt 20 ] && [ ! -e "$end" ] && [ -e "$log" ] && [ "$(stat -c %s "$log")" -le "$1" ]; do
     sleep 0.1
     i=$((i + 1))
   done
-  show_state
+  told=$(show_state) size='' result=$job/result.json
+  echo "$told"
+  case $told in
+  finished*)
+    if [ "$(stat -c %s "$log" 2>/dev/null || echo 0)" -le "$(($1 + $2))" ]; then
+      [ -f "$result" ] || result=/dev/null
+      size=$(head -c "$(($3 + 1))" "$result" | wc -c)
+    fi
+    ;;
+  esac
+  echo "$size"
+  [ -z "$size" ] || head -c "$size" "$result"
   tail -c "+$(($1 + 1))" "$log" 2>/dev/null | head -c "$2"
 }
 

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
@@ -163,6 +164,52 @@ def test_a_job_runs_once_and_hands_back_lines_and_outputs(container: Container) 
     result = go(container, job(WORK), lines=lines)
     assert result == JobResult({"version": "1"}, picked_up=False)
     assert lines == CLEAN_LINES
+    assert len(container.starts) == 1
+
+
+def test_a_job_costs_four_commands_and_one_for_each_look_at_it(container: Container) -> None:
+    """Each is a channel, a shell and an answer to wait for: what can be told at once is told at once."""
+    tool = container.root / "tool"
+    tool.write_text("a tool")
+    large = LargeFile(tool, hashlib.sha256(tool.read_bytes()).hexdigest())
+    for digest, uploads in (("1" * 64, ["put_large"]), ("2" * 64, [])):
+        container.commands.clear()
+        go(container, job(WORK, digest=digest, large=(large,)))
+        verbs = [container.verb(number) for number in range(len(container.commands))]
+        looks = verbs.count("follow")
+        assert verbs == ["probe", *uploads, "start", *["follow"] * looks, "discard"]
+
+
+def test_a_request_to_start_that_outlived_its_connection_does_no_harm(container: Container) -> None:
+    """Its answer was lost while it was still at work, so the same was asked for again: at the same time, and later."""
+    gate = container.root / "gate"
+    wanted = job(f'while [ ! -e {gate} ]; do sleep 0.05; done; test -x "$HP_JOB/main" && cat "$HP_SECRETS"')
+    given: dict[str, bytes] = {}
+
+    class Twice:
+        """A connection that carries out each request to start a second time, at the same time."""
+
+        def run(
+            self, command: str, *, stdin: IO[bytes] | bytes | None = None, timeout_s: float = 30.0
+        ) -> CommandResult:
+            if verb_of(command) == "start" and isinstance(stdin, bytes):
+                given[command] = stdin
+                with ThreadPoolExecutor(2) as pool:
+                    one, other = (pool.submit(container.run, command, stdin=stdin) for _ in range(2))
+                assert one.result().status == other.result().status == 0
+                return one.result()
+            if verb_of(command) == "follow" and not gate.exists():
+                for start, payload in given.items():
+                    assert container.run(start, stdin=payload).status == 0
+                gate.touch()
+            return container.run(command, stdin=stdin, timeout_s=timeout_s)
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    lines: list[str] = []
+    run_job(Twice, wanted, on_line=lines.append, timeout_s=60)
+    assert lines == ['{"key": "[secret]"}']
     assert len(container.starts) == 1
 
 

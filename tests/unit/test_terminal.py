@@ -150,7 +150,7 @@ def test_bytes_of_a_guest_become_text_in_few_places_only() -> None:
     """Another one would be a way around: these make visible, or compare with words and never show."""
     folders = ("provisioning", "applications/hermes", "components", "scripts/lib")
     found: set[str] = set().union(*(decoders(path) for folder in folders for path in (ROOT / folder).glob("*.py")))
-    shown, compared = {"ssh.text", "ssh.words"}, {"job._probe", "job._wait_for_others", "job._ask_disks"}
+    shown, compared = {"ssh.text", "ssh.words"}, {"job._probe", "job._ask_disks"}
     # Shows what has the form of a hardware address; makes each name visible once the JSON is read.
     matched = {"ssh.require_card", "held.look"}
     assert found == shown | compared | matched
