@@ -188,6 +188,33 @@ def test_back_to_a_backup_by_hand(docked: Docked) -> None:
     assert docked.inspect()["Id"] == before
 
 
+def test_the_cattle_backs_up_by_itself_while_the_container_works(docked: Docked) -> None:
+    guest = docked.guest
+    due = used_home.minute_without_backup(guest)
+    docked.run(docked.configure(NEXT_TAG, **WITH_A_FOLDER, agentBackupTimes=[due]))
+    assert guest.shell("systemctl is-active agent-backup.timer").strip() == "active"
+    before = docked.inspect()
+    start = "systemctl start agent-backup.service"
+    guest.shell(start)
+    (name,) = used_home.on_schedule(guest)
+    assert f"({name}); each day at {due}" in used_home.backup_line(guest)
+    # It is due once; and the container is neither stopped nor paused for it.
+    guest.shell(start)
+    assert used_home.on_schedule(guest) == [name]
+    after = docked.inspect()
+    assert (after["Id"], after["State"]["Pid"]) == (before["Id"], before["State"]["Pid"])
+    copied = f"{used_home.BACKUPS}/{name}/data/state.db"
+    assert used_home.schema(guest, copied) == used_home.schema(guest)
+    status, out, err = docked.verify()
+    assert status == 0, err
+    assert json.loads(out)["backup"] == "made"
+    assert ask(guest.target(), "remember: the crab is called Karl")
+    guest.run(backups_plan("restore", name))
+    assert "Karl" not in ask(guest.target(), "what do you remember?")
+    docked.run(docked.configure(NEXT_TAG, **WITH_A_FOLDER))
+    assert "agent-backup" not in guest.shell("ls /etc/systemd/system")
+
+
 def test_a_folder_that_is_not_there_is_refused_and_the_container_runs_on(docked: Docked) -> None:
     before = docked.inspect()["State"]["StartedAt"]
     with pytest.raises(PhaseFailed, match="no such folder in the guest"):

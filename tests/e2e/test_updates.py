@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +26,12 @@ from tests.e2e.used_home import (
     SCHEMAS,
     assert_as_begun,
     assert_taken_along,
+    backup_line,
     backups,
     begin,
     journal_mode,
+    minute_without_backup,
+    on_schedule,
     schema,
     sound,
     theirs,
@@ -286,27 +288,6 @@ def test_what_the_release_does_of_its_own_accord_is_met(guest: Guest, pair: Pair
     assert "the home holds 1 units of its own" in refused(guest, closed)
     guest.shell(f"runuser -u hermes -- rm -r {HOME}/.config/systemd {HOME}/.hermes/.env")
     guest.run(switch_to(guest, built[1]))
-
-
-def backup_line(guest: Guest) -> str:
-    """What the status says of the backups."""
-    text = guest.shell("python3 -IB /usr/local/lib/hermes-stack/status.py")
-    return next(line for line in text.splitlines() if line.startswith("backup"))
-
-
-def on_schedule(guest: Guest) -> list[str]:
-    """Names of the backups that the timer made, newest first."""
-    return [each["name"] for each in backups(guest) if each["reason"] == "on schedule"]
-
-
-def minute_without_backup(guest: Guest) -> str:
-    """The present minute, HH:MM, once it is a later one than that of the last backup."""
-    newest = backups(guest)[0]["name"][: len("20261128T2359")]
-    end = time.monotonic() + 90
-    while (now := guest.shell("date --utc +%Y%m%dT%H%M").strip()) <= newest:
-        assert time.monotonic() < end
-        time.sleep(0.5)
-    return f"{now[-4:-2]}:{now[-2:]}"
 
 
 def test_the_cattle_backs_up_by_itself_and_what_keeps_it_from_that_is_seen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from typing import Any
 
 import yaml
@@ -94,3 +95,24 @@ def backups(guest: Guest) -> list[dict[str, Any]]:
     found = guest.run(backups_plan("list"))["backups"]
     assert isinstance(found, list)
     return found
+
+
+def backup_line(guest: Guest) -> str:
+    """What the status says of the backups."""
+    text = guest.shell("python3 -IB /usr/local/lib/hermes-stack/status.py")
+    return next(line for line in text.splitlines() if line.startswith("backup"))
+
+
+def on_schedule(guest: Guest) -> list[str]:
+    """Names of the backups that the timer made, newest first."""
+    return [each["name"] for each in backups(guest) if each["reason"] == "on schedule"]
+
+
+def minute_without_backup(guest: Guest) -> str:
+    """The present minute, HH:MM, once it is a later one than that of the last backup."""
+    newest = backups(guest)[0]["name"][: len("20261128T2359")]
+    end = time.monotonic() + 90
+    while (now := guest.shell("date --utc +%Y%m%dT%H%M").strip()) <= newest:
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    return f"{now[-4:-2]}:{now[-2:]}"
