@@ -259,7 +259,7 @@ class Repository:
 
     def refusal(self, verb: str, done: subprocess.CompletedProcess[str]) -> Refusal:
         where, why = self.copy.repository, why_of(done)
-        words = told(self.without_login(done.stderr.strip() or done.stdout))
+        words = told(self.without_login(without_trace(done.stderr.strip() or done.stdout)))
         if why == NO_REPOSITORY:
             return Refusal(
                 f"there is no copy at {where} yet, says restic: {words}\n"
@@ -306,6 +306,13 @@ class Repository:
             raise self.refusal("init", done)
         self.run("init")
         print(f"copies: {self.copy.repository} is made, and encrypted with agentCopyPassword: keep that elsewhere, too")
+
+
+def without_trace(text: str) -> str:
+    """What restic says, without where in its source it says so: a line for a function, and below it one for its file."""
+    lines = text.splitlines()
+    files = {number for number, line in enumerate(lines) if line.startswith("\t/")}
+    return "\n".join(line for number, line in enumerate(lines) if not files & {number, number + 1})
 
 
 def why_of(done: subprocess.CompletedProcess[str]) -> int | None:
