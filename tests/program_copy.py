@@ -12,7 +12,10 @@ from applications import NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("applications", "components", "proxmox", "provisioning", "settings")
-FILES = ("Pulumi.yaml", "__main__.py", "docs/options.md", "docs/outputs.md", "docs/stack.schema.json")
+FILES = (
+    *("Pulumi.yaml", "__main__.py", "toolchain.toml"),
+    *("docs/options.md", "docs/outputs.md", "docs/stack.schema.json"),
+)
 
 
 def copy_with_webservice(target: Path) -> Path:
