@@ -60,8 +60,7 @@ TRACED = """blob not removed, server response: 403 Forbidden
 github.com/restic/restic/internal/backend/rest.(*Backend).Remove
 \t/build/restic-0.14.0/internal/backend/rest/rest.go:345
 runtime.goexit
-\t/usr/lib/go-1.19/src/runtime/asm_amd64.s:1594
-main.main"""
+\t/usr/lib/go-1.19/src/runtime/asm_amd64.s:1594"""
 
 
 @dataclass
@@ -312,7 +311,7 @@ def test_a_repository_is_made_by_the_word_of_a_person_alone(
         (UNREACHABLE, "connection refused\nIt is tried again in an hour; now: scripts/agent copy"),
         ((1, "Fatal: unable to open config file: Stat: access denied"), "access denied\nIt is tried again"),
         ((1, f"Fatal: {PASSWORD} and so on"), "Fatal: *** and so on"),
-        ((1, TRACED), "blob not removed, server response: 403 Forbidden\nmain.main\nIt is tried again"),
+        ((1, TRACED), "blob not removed, server response: 403 Forbidden\nIt is tried again"),
     ],
 )
 def test_what_restic_says_is_told_with_a_remedy(

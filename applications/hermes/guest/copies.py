@@ -309,7 +309,7 @@ class Repository:
 
 
 def without_trace(text: str) -> str:
-    """What restic says, without where in its source it says so: a line for a function, and below it one for its file."""
+    """What restic says, without where in its source that is: a line for a function, and below it one for the file."""
     lines = text.splitlines()
     files = {number for number, line in enumerate(lines) if line.startswith("\t/")}
     return "\n".join(line for number, line in enumerate(lines) if not files & {number, number + 1})
