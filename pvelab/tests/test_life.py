@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote as urlquote
 
 import pytest
@@ -189,18 +190,18 @@ def test_what_a_backup_takes_of_an_owner_and_of_who_mounts_its_volume(lab: Lab) 
     lab.guest(105, {"mp0": "local-lvm:vm-999-disk-1,mp=/data,size=8G"})
     lab.do("POST", "/nodes/pve/lxc/105/status/start")
     seen: list[str | None] = []
-    copy = lab.runtime.copy_volume
+    archive = lab.runtime.archive
 
-    def watched(source: Path, target: Path) -> None:
+    def watched(*given: Any) -> None:
         seen.append(lab.sections(999)[""].get("lock"))
-        copy(source, target)
+        archive(*given)
 
-    lab.runtime.copy_volume = watched  # type: ignore[method-assign]
+    lab.runtime.archive = watched  # type: ignore[assignment, method-assign]
     try:
         told = lab.log(lab.do("POST", "/nodes/pve/vzdump", {"vmid": 999, "storage": "local", "mode": "snapshot"}))
     finally:
-        lab.runtime.copy_volume = copy  # type: ignore[method-assign]
-    assert seen == ["backup", "backup"]
+        lab.runtime.archive = archive  # type: ignore[method-assign]
+    assert seen == ["backup"]
     assert "lock" not in lab.sections(999)[""]
     # A guest that does not run is always backed up in mode stop.
     assert "INFO: status = stopped" in told
@@ -263,6 +264,7 @@ def test_restart_keeps_all(tmp_path: Path) -> None:
 _CRASH = """
 import os, sys, time
 from pathlib import Path
+from typing import Any
 from pvelab.config import LabConfig
 from pvelab.faults import Rule
 from pvelab.server import LabServer

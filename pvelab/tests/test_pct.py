@@ -125,3 +125,35 @@ def test_a_lab_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_unknown_orders_are_refused(lab: Lab) -> None:
     with pytest.raises(ControlError, match="unknown operation 'reboot-the-world'"):
         send(lab.config.state_dir, "reboot-the-world")
+
+
+def test_a_file_system_is_checked_as_pct_does(lab: Lab, run: Runner) -> None:
+    """src/PVE/CLI/pct.pm fsck: only of a stopped guest, only of an image; whatever is not 0 is a failure."""
+    lab.guest(999, {"mp0": "local-lvm:vm-999-disk-1,mp=/data,size=8G", "mp1": "/srv,mp=/srv"})
+    assert run("fsck", "999", "--device", "mp0") == ""
+    lab.runtime.check_volume = lambda data, *, force: Completed(1, b"repaired" if force else b"")  # type: ignore[method-assign]  # noqa: ARG005
+    assert run("fsck", "999", "--force", status=255) == "command 'fsck -a -l -f' failed: exit code 1\n"
+    assert run("fsck", "999", "--device", "mp7", status=255) == "cannot run command on non-existing mount point mp7\n"
+    assert run("fsck", "999", "--device", "mp1", status=255) == "path '/srv' does not point to a block device\n"
+    lab.guest(105)
+    run("start", "105")
+    assert run("fsck", "105", status=255) == "cannot run fsck when container is running\n"
+
+
+def test_a_guest_is_restored_from_nothing_but_its_archive(lab: Lab, run: Runner) -> None:
+    """src/PVE/VZDump/LXC.pm archive: a tar with the configuration first, then each volume's files below its path."""
+    lab.guest(999, {"mp0": "local-lvm:vm-999-disk-1,mp=/mnt/data,backup=1,size=8G"})
+    lab.do("POST", "/nodes/pve/vzdump", {"vmid": 999, "storage": "local"})
+    dump = lab.config.storage_dir("pve", "local") / "dump"
+    [archive] = dump.iterdir()
+    listed = subprocess.run(
+        ["tar", "--zstd", "-tf", str(archive)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert listed[:2] == ["./etc/vzdump/pct.conf", "./etc/vzdump/pct.fw"]
+    assert [name for name in listed if name.startswith("./mnt/data/")]
+    lab.do("DELETE", "/nodes/pve/lxc/999")
+    run("restore", "999", f"local:backup/{archive.name}", "--storage", "local-lvm")
+    assert lab.sections(999)[""]["mp0"] == "local-lvm:vm-999-disk-1,mp=/mnt/data,backup=1,size=8G"
+    archive.write_bytes(b"no archive")
+    told = run("restore", "998", f"local:backup/{archive.name}", "--storage", "local-lvm", status=255)
+    assert told.startswith("unable to restore CT 998 - ")

@@ -1,8 +1,8 @@
 """Backups of containers and their restore (facts proxmox 10; pve-container 6.1.10, pve-manager 9.2.11).
 
-What is faithful: which volumes are in a backup, names, rights, refusals, modes, the lock, and that a restore makes new
-volumes of the restored guest. What is the lab's own: the inside of an archive. It is a small JSON file, and the volumes
-lie beside it as images or folders; a real node cannot read it. And the lab takes each volume as it is at one moment. A
+An archive is what a node makes: a tar compressed by zstd, with ``./etc/vzdump/pct.conf`` first and each volume's files
+below its path in the guest (VZDump/LXC.pm archive). A restore reads nothing else. In a lab without containers the files
+of a volume are the one file that stands for them. What is the lab's own: it takes each volume as it is at one moment. A
 node does so in mode ``snapshot`` only. In mode ``stop``, which a guest that does not run always has, it reads file by
 file what may be mounted in another guest: files that change meanwhile are torn, and tar ends with an error.
 """
@@ -10,14 +10,13 @@ file what may be mounted in another guest: files that change meanwhile are torn,
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pvelab import guestconfig, guestfile, guestlife
 from pvelab.access import Identity
+from pvelab.archives import CONFIG, FIREWALL, config_in
 from pvelab.cluster import Cluster, check_config_lock, check_protection, root_owner
 from pvelab.errors import ApiError, denied, die
 from pvelab.guestfile import GuestConfig, mount_points, mount_type
@@ -25,10 +24,6 @@ from pvelab.rights import check_volume_access
 from pvelab.runtime import RuntimeFault
 from pvelab.schema import format_size, parse_size
 from pvelab.tasks import Task
-
-
-def images_of(archive: Path) -> Path:
-    return archive.with_name(f".{archive.name}.images")
 
 
 def backup(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]) -> str:
@@ -64,16 +59,16 @@ def backup(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]
             if stopped:
                 task.line("INFO: stopping virtual guest")
                 guestlife.power_down(cluster, node, vmid, config, task, timeout=600, force_stop=True)
-            images = images_of(archive)
+            volumes = _included(cluster, node, config, task)
+            task.line(f"INFO: creating vzdump archive '{archive}'")
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            making = archive.with_suffix(".dat")
             try:
-                images.mkdir(parents=True)
-                kept = _copy_out(cluster, node, config, images, task)
-                task.line(f"INFO: creating vzdump archive '{archive}'")
-                archive.write_text(json.dumps({"config": _told(config), "volumes": kept}))
-            except BaseException:
-                shutil.rmtree(images, ignore_errors=True)
-                archive.unlink(missing_ok=True)
-                raise
+                notes = {CONFIG: _told(config).encode(), FIREWALL: b""}
+                cluster.runtime.archive(volumes, notes, making, task.line)
+                making.rename(archive)
+            finally:
+                making.unlink(missing_ok=True)
         if stopped:
             task.line("INFO: restarting vm")
             guestlife.boot(cluster, node, vmid, task)
@@ -107,9 +102,9 @@ def _told(config: GuestConfig) -> str:
     return kept.main.render()
 
 
-def _copy_out(cluster: Cluster, node: str, config: GuestConfig, images: Path, task: Task) -> list[str]:
-    """The root file system always, a mount point only with ``backup=1``, a bind mount never."""
-    kept: list[str] = []
+def _included(cluster: Cluster, node: str, config: GuestConfig, task: Task) -> list[tuple[str, Path]]:
+    """Path in the guest, and data. The root file system always, a mount point with ``backup=1``, a bind mount never."""
+    kept: list[tuple[str, Path]] = []
     for key, mount in mount_points(config.options):
         kind = mount_type(mount["volume"])
         if kind != "volume":
@@ -118,8 +113,7 @@ def _copy_out(cluster: Cluster, node: str, config: GuestConfig, images: Path, ta
             task.line(f"INFO: excluding volume mount point {key} ('{mount['mp']}') from backup (disabled)")
         else:
             task.line(f"INFO: including mount point {key} ('{mount.get('mp', '/')}') in backup")
-            cluster.runtime.copy_volume(cluster.volumes.find(node, mount["volume"]), images / key)
-            kept.append(key)
+            kept.append((mount.get("mp", "/"), cluster.volumes.find(node, mount["volume"])))
     return kept
 
 
@@ -181,8 +175,7 @@ def _recover(
     A volume that was not in the backup comes back empty, as a new one of the guest's own (API2/LXC.pm create_vm: all
     mount points of the backed-up configuration are made).
     """
-    manifest = json.loads(archive.read_text())
-    config = guestfile.parse(manifest["config"])
+    config = guestfile.parse(config_in(archive))
     for key in [k for k in config.options if k in ("lock", "parent") or k.startswith("unused")]:
         del config.options[key]
     for key, mount in list(mount_points(config.options)):
@@ -191,12 +184,9 @@ def _recover(
         if "size" not in mount:
             raise die(f"unable to detect disk size - please specify {key} (size)")
         size, owner = parse_size(mount["size"]), root_owner(config)
-        if key in manifest["volumes"]:
-            image = images_of(archive) / key
-            new = cluster.volumes.import_image(node, storage, vmid, image, size=size, log=task.line, root_owner=owner)
-        else:
-            new = cluster.volumes.allocate(node, storage, vmid, size, task.line, root_owner=owner)
+        new = cluster.volumes.allocate(node, storage, vmid, size, task.line, root_owner=owner)
         made.append(new)
         shown = format_size(cluster.volumes.size(node, new))
         config.options[key] = guestconfig.print_mount(key, {**mount, "volume": new, "size": shown})
+    cluster.runtime.restore(cluster.spec(node, vmid, config), archive, task.line)
     return config

@@ -19,11 +19,12 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pvelab import hostkeys
+from pvelab.archives import compressed, decompressed
 from pvelab.idmap import HOST_BASE, in_user_namespace
 from pvelab.letgo import mounted
 from pvelab.lxc_config import (
@@ -61,6 +62,8 @@ SETTLE_PATIENCE = 1.0
 SETTLE_DEADLINE = 120.0
 """A disk with much else to do may take long to write a file system back."""
 UNPACK_DEADLINE = 600.0
+TAR_FLAGS = ("--one-file-system", "--sparse", "--numeric-owner", "--acls", "--xattrs", "--xattrs-include=user.*")
+"""Of PVE::Storage::Plugin's COMMON_TAR_FLAGS, without what needs more than the lab's containers have."""
 HOST_KEYS: dict[str, tuple[str, ...]] = {"rsa": ("-b", "2048"), "ecdsa": (), "ed25519": ()}
 """Kinds of SSH host keys, with ssh-keygen's options: the default RSA size takes up to two seconds of processor time."""
 
@@ -160,6 +163,86 @@ class LxcRuntime:
             _try(["umount", str(at)])
             at.rmdir()
 
+    def archive(self, volumes: Sequence[tuple[str, Path]], notes: Mapping[str, bytes], target: Path, log: Log) -> None:
+        self.place.make_run_dir()
+        base = Path(tempfile.mkdtemp(prefix="archive-", dir=self.place.run_dir))
+        told, tree = base / "notes", base / "tree"
+        copies: list[Path] = []
+        try:
+            for folder in (base, told, tree):
+                folder.mkdir(mode=0o755, exist_ok=True)
+                folder.chmod(0o755)
+            for name, text in notes.items():
+                (told / name).parent.mkdir(parents=True, exist_ok=True)
+                (told / name).write_bytes(text)
+            for path, data in volumes:
+                at = tree / path.lstrip("/")
+                at.mkdir(parents=True, exist_ok=True)
+                if data.is_dir():
+                    _run(["mount", "--bind", str(data), str(at)])
+                else:
+                    # An image that is mounted already is not mounted again: it would have two file systems at work.
+                    copies.append(_beside(target))
+                    self.copy_volume(data, copies[-1])
+                    _run(["mount", "-t", "ext4", "-o", "loop", str(copies[-1]), str(at)])
+            sources = [f".{path}" for path, _ in volumes]
+            command = [
+                "tar",
+                "cpf",
+                "-",
+                "--totals",
+                *TAR_FLAGS,
+                f"--directory={told}",
+                *(f"./{name}" for name in notes),
+            ]
+            command += [f"--directory={tree}", "--no-anchored", "--exclude=lost+found", "--anchored", *sources]
+            with compressed(target) as stream:
+                done = subprocess.run(
+                    in_user_namespace(command),
+                    stdout=stream,
+                    stderr=subprocess.PIPE,
+                    timeout=UNPACK_DEADLINE,
+                    check=False,
+                )
+            said = done.stderr.decode(errors="replace").splitlines()
+            if done.returncode:
+                raise RuntimeFault(f"command 'tar cpf -' failed: exit code {done.returncode}", said)
+            for line in said:
+                log(f"INFO: {line}")
+        finally:
+            for path, _ in reversed(volumes):
+                _try(["umount", str(tree / path.lstrip("/"))])
+            for copy in copies:
+                copy.unlink(missing_ok=True)
+            if not [at for at in _mounts() if at.startswith(f"{base}/")]:
+                shutil.rmtree(base)
+
+    def restore(self, spec: GuestSpec, archive: Path, log: Log) -> None:
+        self._need_unprivileged(spec)
+        guest_dir = self.place.guest_dir(spec.node, spec.vmid)
+        self._prepare_folder(spec, guest_dir)
+        try:
+            self._mount(guest_dir)
+            self._bind_all(spec, guest_dir)
+            log(f"extracting archive '{archive}'")
+            self._extract(archive, guest_dir / "rootfs", log)
+            # As restore_configuration_from_etc_vzdump does: the guest does not keep what it was made from.
+            self._in_tree(guest_dir, "rm -rf /etc/vzdump\n")
+        finally:
+            self._release(guest_dir)
+
+    def check_volume(self, data: Path, *, force: bool) -> Completed:
+        [loop] = _loops_of(data)[:1] or [_run(["losetup", "--find", "--show", str(data)]).stdout.decode().strip()]
+        try:
+            # A device that is mounted e2fsck itself refuses.
+            done = _try(["fsck", "-a", "-l", *(["-f"] if force else []), loop], deadline=UNPACK_DEADLINE)
+        finally:
+            if not _mounted_at(loop):
+                _try(["losetup", "--detach", loop])
+        if done is None:
+            raise RuntimeFault(f"command 'fsck -a -l {loop}' failed: got timeout")
+        return Completed(done.returncode, done.stdout, done.stderr)
+
     def remove_volume(self, data: Path, *, in_use: str | None = None) -> None:
         for at in self._held_at(data):
             folder = self._guest_dir_above(at)
@@ -248,21 +331,19 @@ class LxcRuntime:
                 "-xpf",
                 "-",
                 "--totals",
-                "--numeric-owner",
+                *TAR_FLAGS,
                 "--skip-old-files",
+                "--anchored",
                 "--exclude=./dev/*",
                 "-C",
                 str(root),
             ]
         )
-        # Resolved: zstd passes over symbolic links.
-        with subprocess.Popen(["zstd", "-dcq", str(template.resolve())], stdout=subprocess.PIPE) as source:
-            done = subprocess.run(
-                command, stdin=source.stdout, capture_output=True, timeout=UNPACK_DEADLINE, check=False
-            )
+        with decompressed(template) as source:
+            done = subprocess.run(command, stdin=source, capture_output=True, timeout=UNPACK_DEADLINE, check=False)
         text = done.stderr.decode(errors="replace").strip()
-        if done.returncode or source.returncode:
-            raise RuntimeFault(f"command 'tar xpf -' failed: exit code {done.returncode or source.returncode}", [text])
+        if done.returncode:
+            raise RuntimeFault(f"command 'tar xpf -' failed: exit code {done.returncode}", [text])
         for line in text.splitlines():
             log(line)
 

@@ -2,9 +2,9 @@
 
     python -m pvelab.pct [--lab DIR] VERB VMID [OPTIONS]
 
-``list``, ``config``, ``status``, ``set``, ``start``, ``stop``, ``shutdown``, ``reboot``, ``destroy``, ``unlock`` and
-``exec``. What Proxmox allows to root@pam only - bind mounts, ``keyctl`` - goes through here (facts proxmox 1, 2.2). A
-failure is one text on the error output and exit status 255, as with Perl's die.
+``list``, ``config``, ``status``, ``set``, ``start``, ``stop``, ``shutdown``, ``reboot``, ``destroy``, ``restore``,
+``fsck``, ``unlock`` and ``exec``. What Proxmox allows to root@pam only - bind mounts, ``keyctl`` - goes through here
+(facts proxmox 1, 2.2). A failure is one text on the error output and exit status 255, as with Perl's die.
 """
 
 from __future__ import annotations
@@ -22,15 +22,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pvelab import guestfile
 from pvelab.access import ROOT
 from pvelab.control import ControlError, Operation, send
+from pvelab.errors import die
 from pvelab.instance import default_folder
+from pvelab.storages import RAW
 
 if TYPE_CHECKING:
     from pvelab.cluster import Cluster
 
 FAILED = 255
-VERBS = (*("list", "config", "status", "set", "start", "stop", "shutdown", "reboot", "destroy", "unlock", "exec"),)
+VERBS = (
+    *("list", "config", "status", "set", "start", "stop", "shutdown", "reboot", "destroy"),
+    *("restore", "fsck", "unlock", "exec"),
+)
 Stdin = Callable[[], bytes]
 _EXEC_DEADLINE = 600.0
 _REQUEST_DEADLINE = 90.0
@@ -82,7 +88,26 @@ def node_operations(cluster: Cluster) -> dict[str, Operation]:
             "stderr": base64.b64encode(done.stderr).decode(),
         }
 
-    return {"ticket": ticket, "password": password, "unlock": unlock, "exec": execute}
+    def fsck(order: dict[str, Any]) -> dict[str, Any]:
+        """src/PVE/CLI/pct.pm fsck: under the guest's lock; whether another guest runs on the volume is not asked."""
+        node, vmid = place(order)
+        device = str(order["device"])
+        with cluster.locked(vmid):
+            config = cluster.load(node, vmid)
+            if device not in config.options:
+                raise die(f"cannot run command on non-existing mount point {device}")
+            if cluster.is_running(node, vmid):
+                raise die("cannot run fsck when container is running")
+            volume = guestfile.parse_mount(device, config.options[device])["volume"]
+            if guestfile.mount_type(volume) != "volume":
+                raise die(f"path '{volume}' does not point to a block device")
+            if (form := cluster.volumes.parse(volume).format) != RAW:
+                raise die(f"unable to run fsck for '{volume}' (format == {form})")
+            done = cluster.runtime.check_volume(cluster.volumes.find(node, volume), force=bool(order["force"]))
+        told = (done.stdout + done.stderr).decode(errors="replace")
+        return {"told": told, "returncode": done.returncode}
+
+    return {"ticket": ticket, "password": password, "unlock": unlock, "exec": execute, "fsck": fsck}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -191,7 +216,11 @@ def run(
         return 0, "", ""
     if verb == "exec":
         return _exec(state_dir, vmid, words[1:] if words[:1] == ["--"] else words, read_stdin(), node)
+    if verb == "fsck":
+        return _fsck(state_dir, vmid, _options(words), node)
     api = Node(state_dir, node)
+    if verb == "restore":
+        return 0, _restore(api, vmid, words), ""
     return 0, _list(api, node) if verb == "list" else _on_guest(api, verb, vmid, _options(words)), ""
 
 
@@ -204,6 +233,24 @@ def _exec(state_dir: Path, vmid: str, argv: Sequence[str], stdin: bytes, node: s
     done = send(state_dir, "exec", _EXEC_DEADLINE, vmid=vmid, argv=list(argv), stdin=given, node=node)
     output, errors = (base64.b64decode(done[name]).decode(errors="replace") for name in ("stdout", "stderr"))
     return int(done["returncode"]), output, errors
+
+
+def _fsck(state_dir: Path, vmid: str, options: dict[str, str], node: str | None) -> tuple[int, str, str]:
+    """Whatever fsck does not end with 0 is a failure to pct (PVE::Tools run_command), a repair too: fsck(8), 1."""
+    device, force = options.get("device", "rootfs"), options.get("force", "0") == "1"
+    done = send(state_dir, "fsck", _EXEC_DEADLINE, vmid=vmid, device=device, force=force, node=node)
+    command = f"fsck -a -l{' -f' if force else ''}"
+    if done["returncode"]:
+        return FAILED, done["told"], f"command '{command}' failed: exit code {done['returncode']}\n"
+    return 0, done["told"], ""
+
+
+def _restore(api: Node, vmid: str, words: Sequence[str]) -> str:
+    if not words or words[0].startswith("-"):
+        raise PctError("400 not enough arguments")
+    where = api.node_of(vmid)
+    upid = api.call("POST", f"/nodes/{where}/lxc", vmid=vmid, ostemplate=words[0], restore="1", **_options(words[1:]))
+    return "".join(f"{line}\n" for line in api.follow(upid))
 
 
 def _on_guest(node: Node, verb: str, vmid: str, options: dict[str, str]) -> str:

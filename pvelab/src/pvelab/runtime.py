@@ -9,7 +9,7 @@ carries out.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -179,13 +179,25 @@ class Runtime(Protocol):
         """Give the empty folder of a subvol to ``root_owner``."""
 
     def copy_volume(self, source: Path, target: Path) -> None:
-        """Copy a volume as it is at one moment, mounted or not (snapshots, clones, moves, backups).
+        """Copy a volume as it is at one moment, mounted or not (snapshots, clones, moves).
 
         An image to an image, or a folder to a folder; the target is replaced.
         """
 
     def fill_volume(self, source: Path, target: Path) -> None:
         """Copy the content of an image into a folder, or of a folder into a formatted image; the target is empty."""
+
+    def archive(self, volumes: Sequence[tuple[str, Path]], notes: Mapping[str, bytes], target: Path, log: Log) -> None:
+        """Write what is in volumes into a tar, compressed by zstd: each below its path in the guest, ``/`` first.
+
+        ``notes``: files that come before all else, by name. Users are numbered as in the guest.
+        """
+
+    def restore(self, spec: GuestSpec, archive: Path, log: Log) -> None:
+        """Fill the guest's empty volumes from such an archive."""
+
+    def check_volume(self, data: Path, *, force: bool) -> Completed:
+        """``fsck -a -l`` of the file system in an image, as root on a node; ``force``: also of one that is clean."""
 
     def remove_volume(self, data: Path, *, in_use: str | None) -> None:
         """Free a volume's image or folder. RuntimeFault(in_use) when it is mounted; ``in_use`` None: it goes."""

@@ -9,17 +9,21 @@ free what is mounted.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import shutil
+import tarfile
+import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pvelab import hostkeys
+from pvelab.archives import packing, unpacking
 from pvelab.hostfolders import is_plain_folder
 from pvelab.runtime import (
     Address,
@@ -110,6 +114,39 @@ class SimulatedRuntime:
         with source.open("rb") as handle:
             handle.seek(CONTENT_OFFSET)
             (target / CONTENT).write_bytes(handle.read(_HEADER - CONTENT_OFFSET).rstrip(b"\0"))
+
+    def archive(self, volumes: Sequence[tuple[str, Path]], notes: Mapping[str, bytes], target: Path, log: Log) -> None:
+        files = {f"./{name}": text for name, text in notes.items()}
+        for path, data in volumes:
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = data if data.is_dir() else Path(scratch)
+                if not data.is_dir():
+                    self.fill_volume(data, folder)
+                content = folder / CONTENT
+                files[f".{path.rstrip('/')}/{CONTENT}"] = content.read_bytes() if content.exists() else b""
+        with packing(target) as tar:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text)
+                tar.addfile(entry, io.BytesIO(text))
+
+    def restore(self, spec: GuestSpec, archive: Path, log: Log) -> None:
+        wanted = {f".{mount.path.rstrip('/')}/{CONTENT}": mount for mount in spec.mounts}
+        with unpacking(archive) as tar, tempfile.TemporaryDirectory() as scratch:
+            for entry in tar:
+                mount, packed = wanted.get(entry.name), tar.extractfile(entry)
+                if mount is None or packed is None:
+                    continue
+                folder = mount.host_folder or Path(scratch)
+                (folder / CONTENT).write_bytes(packed.read())
+                if mount.image is not None:
+                    self.fill_volume(folder, mount.image)
+
+    def check_volume(self, data: Path, *, force: bool) -> Completed:
+        """Of a file system there is its head alone: it is there, or there is nothing to repair."""
+        if _formatted(data):
+            return Completed(0)
+        return Completed(8, stderr=f"fsck.ext2: Bad magic number in super-block while trying to open {data}\n".encode())
 
     def remove_volume(self, data: Path, *, in_use: str | None) -> None:
         with self._lock:

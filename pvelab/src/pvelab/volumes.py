@@ -199,7 +199,6 @@ class Volumes:
         home, path = self._home(node, volume), self.path(node, volume)
         if volume.content != "images":
             path.unlink(missing_ok=True)
-            shutil.rmtree(path.with_name(f".{path.name}.images"), ignore_errors=True)
             return
         kind = type_of(volume.storage)
         if volume.is_base and any(entry.volume.parent == volume.own_name for entry in self.list(node, volume.storage)):
@@ -279,13 +278,6 @@ class Volumes:
         return self._filled(
             node, storage_name, vmid, self.size(node, volid), log, source=self.find(node, volid), root_owner=root_owner
         )
-
-    def import_image(
-        self, node: str, storage_name: str, vmid: int, image: Path, *, size: int, log: Log, root_owner: int
-    ) -> str:
-        """A new volume of ``vmid`` with the content of a backup's image or folder; at least ``size`` bytes."""
-        least = image.stat().st_size if image.is_file() else 0
-        return self._filled(node, storage_name, vmid, max(size, least), log, source=image, root_owner=root_owner)
 
     def _filled(
         self, node: str, storage_name: str, vmid: int, size: int, log: Log, *, source: Path, root_owner: int
