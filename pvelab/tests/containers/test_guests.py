@@ -452,6 +452,58 @@ def test_commands_have_input_output_and_a_code(bench: Bench) -> None:
     assert names <= {"PATH", "HOME", "PWD", "SHLVL", "_", "container", "TERM"}
 
 
+def files_in(image: Path, at: Path, *, write: bool = False) -> dict[str, str]:
+    """What is in an image that no guest has mounted; `write`: a few hundred files are made first."""
+    at.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-o", "loop", image, at], check=True, timeout=DEADLINE)
+    try:
+        for number in range(300 if write else 0):
+            (at / f"{number % 7}").mkdir(exist_ok=True)
+            (at / f"{number % 7}" / f"{number}.txt").write_text(f"{number} " * 500)
+        return {
+            str(file.relative_to(at)): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in sorted(at.rglob("*.txt"))
+        }
+    finally:
+        subprocess.run(["umount", at], check=True, timeout=DEADLINE)
+
+
+def blocks_of(image: Path, what: str) -> range:
+    """Where the first group has this, by dumpe2fs; in bytes."""
+    told = subprocess.run(["dumpe2fs", image], capture_output=True, text=True, check=True, timeout=DEADLINE).stdout
+    size = int(re.findall(r"^Block size: +(\d+)", told, re.MULTILINE)[0])
+    first, last = re.findall(rf"{what} at (\d+)(?:-(\d+))?", told)[0]
+    return range(int(first) * size, (int(last or first) + 1) * size)
+
+
+def torn(image: Path, where: range) -> None:
+    with image.open("r+b") as stream:
+        stream.seek(where.start)
+        stream.write(b"\xa5" * len(where))
+
+
+def test_a_damaged_file_system_is_repaired(bench: Bench, tmp_path: Path) -> None:
+    """What `pct fsck` finds without and with --force, and what is left to `e2fsck -fy`."""
+    image = bench.volume("vm-999-disk-13")
+    before = files_in(image, tmp_path / "at", write=True)
+    assert len(before) == 300
+
+    torn(image, blocks_of(image, "Block bitmap"))
+    assert bench.runtime.check_volume(image, force=False).returncode == 0, "it looks no further than the superblock"
+    # 1: errors were corrected (fsck(8)).
+    assert bench.runtime.check_volume(image, force=True).returncode == 1
+    assert bench.runtime.check_volume(image, force=True).returncode == 0
+    assert files_in(image, tmp_path / "at") == before
+
+    torn(image, blocks_of(image, "Group descriptors"))
+    torn(image, range(1024, 2048))
+    assert bench.runtime.check_volume(image, force=True).returncode > 1
+    done = subprocess.run(["e2fsck", "-fy", image], capture_output=True, check=False, timeout=DEADLINE)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert files_in(image, tmp_path / "at") == before
+    bench.runtime.remove_volume(image)
+
+
 def test_unpacking_over_an_attached_volume_keeps_its_files(bench: Bench) -> None:
     """Proxmox mounts all volumes while it unpacks (facts proxmox 2.3): the template's files land in them too."""
     image = bench.volume("vm-999-disk-7", GIB)
