@@ -261,3 +261,27 @@ def test_on_another_node_the_archive_and_the_settings_are_enough(both_seed: Depl
         assert site.node.call("GET", "/nodes/pve2/lxc/106/status/current")["status"] == "running"
         data = site.server.config.storage_dir("pve2", "local-lvm") / f"vm-{PET}-disk-1.raw"
         assert WORDS.encode() in data.read_bytes()[:4096]
+
+
+# ---- what a container is made from -----------------------------------------------------------------------------------
+
+
+def test_a_template_that_is_gone_stops_only_what_has_to_be_made(used: Site) -> None:
+    """The file is removed, and a newer one is there. What is up needs neither; a new cattle is told what to choose."""
+    folder = used.server.config.template_dir(NODE)
+    (folder / TEMPLATE).unlink()
+    newer = TEMPLATE.replace("12.12-1", "12.13-1")
+    write_template(folder, newer)
+    for stack in ("pet", "cattle"):
+        assert used.up(stack).changed == {}
+        assert used.writes == []
+    used.destroy("cattle")
+    told = told_by(used, "cattle", "preview")
+    assert f"local:vztmpl/{TEMPLATE}" in told
+    assert f"local:vztmpl/{newer}" in told
+    assert used.node.vmids() == [PET]
+    used.configure(template=f"local:vztmpl/{newer}")
+    used.up("cattle")
+    assert has_the_words(used)
+    # To the pet the changed name is no change.
+    assert used.up("pet").changed == {}

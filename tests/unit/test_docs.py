@@ -227,6 +227,26 @@ def test_each_block_is_run_by_a_test_or_says_why_not(document: str) -> None:
             assert any(place == document and words.startswith(entry["begins"]) for place, words in quoted), entry
 
 
+LOST: dict[str, str] = {
+    "1": "tests/e2e/test_updates.py::test_the_cattle_backs_up_by_itself_and_what_keeps_it_from_that_is_seen",
+    "2": "pvelab/tests/containers/test_guests.py::test_a_damaged_file_system_is_repaired",
+    "3": "tests/e2e/test_stacks.py::what_is_lost_comes_back",
+    "4": "tests/e2e/test_provisioning_guest.py::test_another_node_goes_on_from_the_copy_when_all_else_is_gone",
+    "5": "tests/lifecycle/test_recovery.py::test_a_lost_state_is_made_again_without_a_change_to_any_guest",
+    "6": "tests/lifecycle/test_recovery.py::test_a_lost_passphrase_costs_the_secrets_alone",
+    "7": "tests/lifecycle/test_recovery.py::test_a_template_that_is_gone_stops_only_what_has_to_be_made",
+}
+"""By its way back in docs/recovery.md: the test that destroys something for real."""
+
+
+def test_each_loss_is_one_that_a_test_brings_about() -> None:
+    text = (ROOT / "docs" / "recovery.md").read_text()
+    assert sorted(set(re.findall(r"^\| [^|]+ \| \[(\d)\]", text, re.MULTILINE))) == sorted(LOST)
+    for test in LOST.values():
+        file, _, name = test.partition("::")
+        assert name in functions_of(ROOT / file), test
+
+
 def test_each_block_of_settings_is_one_that_a_stack_can_have() -> None:
     blocks = [block for block in blocks_of(ROOT / "docs" / "operations.md") if block.startswith("hermes-homelab:")]
     found: list[dict[str, Any]] = [yaml.safe_load(block) for block in blocks]
