@@ -328,5 +328,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return {}
 
 
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write such a record, in a folder of root's: the new one as a whole, or the old one."""
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(content))
+    aside.replace(path)
+
+
 def bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host

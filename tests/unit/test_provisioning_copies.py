@@ -24,7 +24,7 @@ from applications.hermes.guest import backups, copies, records, schedule, state,
 from applications.hermes.guest.copies import Snapshot
 from applications.hermes.guest.inputs import Copy, Sftp
 from applications.hermes.guest.schedule import FAILED, MADE, OFF, OVERDUE, WAITING
-from provisioning.guest.common import LIBRARY, Refusal
+from provisioning.guest.common import LIBRARY, Refusal, write_json
 from provisioning.guest.pipe import End
 from tests.unit.switching import OLD, World, with_a_backup
 
@@ -238,7 +238,7 @@ def test_broken_at_any_step_it_is_seen_and_goes_on_from_there(world: World, rest
     noted = json.loads(copies._record().read_text())
     if number == 6:
         # A check that failed is not repeated each hour.
-        copies.write_record(copies._record(), noted | {"check_tried": "2026-01-01T00:00:00+00:00"})
+        write_json(copies._record(), noted | {"check_tried": "2026-01-01T00:00:00+00:00"})
     copies.push(world.subject())
     assert standing(world).word == MADE
     assert len(restic.there) == 1
@@ -256,7 +256,7 @@ def test_a_line_that_works_again_clears_what_was_noted(world: World, restic: Res
     assert restic.verbs.count("check") == 1
     restic.broken.clear()
     noted = json.loads(copies._record().read_text())
-    copies.write_record(copies._record(), noted | {"check_tried": "2026-01-01T00:00:00+00:00"})
+    write_json(copies._record(), noted | {"check_tried": "2026-01-01T00:00:00+00:00"})
     copies.push(world.subject())
     assert standing(world).word == MADE
 
@@ -265,7 +265,7 @@ def test_each_check_reads_another_part(world: World, restic: Restic) -> None:
     for _ in range(11):
         copies.push(world.subject())
         noted = json.loads(copies._record().read_text())
-        copies.write_record(copies._record(), noted | {"check_tried": "2026-01-01T00:00:00+00:00"})
+        write_json(copies._record(), noted | {"check_tried": "2026-01-01T00:00:00+00:00"})
     parts = [argv[-1].partition("=")[2] for argv, _ in restic.calls if "check" in argv]
     assert parts == [*(f"{part}/10" for part in range(1, 11)), "1/10"]
 

@@ -15,7 +15,6 @@ no record of it, knows it for one of ours. Only who has the password can write s
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -31,10 +30,19 @@ from typing import Any
 from applications.hermes.guest import records, schedule
 from applications.hermes.guest.inputs import Copy
 from applications.hermes.guest.names import KEPT_FOLDER
-from applications.hermes.guest.schedule import FAILED, MADE, OFF, OVERDUE, WAITING, Standing
+from applications.hermes.guest.schedule import FAILED, MADE, OFF, OVERDUE, WAITING, Standing, now_text
 from applications.hermes.guest.state import ASKED_FOR, SCHEDULED
 from applications.hermes.guest.update import OURS, Subject, volume_of
-from provisioning.guest.common import LIBRARY, Refusal, answer_in, execute, install_file, is_mounted, read_json
+from provisioning.guest.common import (
+    LIBRARY,
+    Refusal,
+    answer_in,
+    execute,
+    install_file,
+    is_mounted,
+    read_json,
+    write_json,
+)
 from provisioning.guest.pipe import End, piped
 from provisioning.guest.typed import as_json, record
 from provisioning.guest.words import command, said, told
@@ -338,13 +346,7 @@ def _noted(copy: Copy) -> Iterator[dict[str, Any]]:
             raise
         finally:
             found |= {"repository": copy.repository, "fault": fault, "time": now_text()}
-            write_record(_record(), found)
-
-
-def write_record(path: Path, content: Mapping[str, Any]) -> None:
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps(content))
-    aside.replace(path)
+            write_json(_record(), found)
 
 
 def record_of(copy: Copy) -> dict[str, Any]:
@@ -355,10 +357,6 @@ def record_of(copy: Copy) -> dict[str, Any]:
 
 def _record() -> Path:
     return records.HERE.with_name("copy.json")
-
-
-def now_text() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def wanted_set(backups: Iterable[Mapping[str, Any]], noted: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -528,7 +526,7 @@ def fetch(subject: Subject, which: str) -> str:
             )
         print(f"copies: {wanted.set} is back on the volume")
     records.remember(facts.home, wanted.set, wanted.sum)
-    write_record(_record(), record_of(copy) | {"repository": copy.repository, "set": wanted.set, "since": now_text()})
+    write_json(_record(), record_of(copy) | {"repository": copy.repository, "set": wanted.set, "since": now_text()})
     return wanted.set
 
 

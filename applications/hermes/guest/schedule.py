@@ -6,7 +6,6 @@ is not made: so a container that was off at the time makes it up, and one that i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from applications.hermes.guest import records
-from provisioning.guest.common import LIBRARY, execute, install_file, read_json, run
+from provisioning.guest.common import LIBRARY, execute, install_file, read_json, run, write_json
 from provisioning.guest.words import command
 
 # Not hermes-*: who stops the agent's services by that pattern does not stop its backups.
@@ -152,13 +151,15 @@ def when_was(noted: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def now_text() -> str:
+    """The present time, as `when_was` reads it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def note(fault: str) -> None:
     """Root's own record of how the last run on schedule ended. Empty: well."""
     line = " ".join(fault.split())[:FAULT_LIMIT]
-    record = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "fault": line}
-    aside = _record().with_suffix(".part")
-    aside.write_text(json.dumps(record))
-    aside.replace(_record())
+    write_json(_record(), {"time": now_text(), "fault": line})
 
 
 def _record() -> Path:

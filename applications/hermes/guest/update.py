@@ -59,6 +59,7 @@ from provisioning.guest.common import (
     read_json,
     run,
     write_home,
+    write_json,
 )
 from provisioning.guest.typed import as_json, record
 from provisioning.guest.words import command, lines_of, name, names, said, told
@@ -151,10 +152,7 @@ class Subject:
     def write_note(self, name: str, content: dict[str, str]) -> None:
         """On the volume, for a container that comes after this one, and in this one, where the agent can't write."""
         OWN_NOTES.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own = OWN_NOTES / f"{name}.json"
-        aside = own.with_suffix(".part")
-        aside.write_text(json.dumps({"volume": volume_of(self.facts.home), "note": content}))
-        aside.replace(own)
+        write_json(OWN_NOTES / f"{name}.json", {"volume": volume_of(self.facts.home), "note": content})
         write_home(self.facts.user, self._note(name), json.dumps(content))
 
     def remove_note(self, name: str) -> None:
