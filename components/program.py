@@ -12,7 +12,7 @@ import pulumi
 import yaml
 from pulumi.runtime.config import CONFIG, is_config_secret
 
-from components.state import OwnState, read_outputs, read_own_state
+from components.state import OwnState, read_outputs, read_own_state, why_unreadable
 from proxmox.errors import Fault, Faults
 from settings.read import SECRETS, SETTINGS, read_stack, stack_file
 from settings.stack import ApplicationStack, CattleStack, PetStack, Stack
@@ -178,7 +178,8 @@ def pet_outputs(stack: CattleStack) -> Mapping[str, Any]:
     try:
         outputs = read_outputs(name)
     except Exception as error:
-        if "unknown stack" in str(error):
+        why = why_unreadable(error)
+        if why == "unknown":
             gone = Fault(
                 "petStack",
                 name,
@@ -187,7 +188,7 @@ def pet_outputs(stack: CattleStack) -> Mapping[str, Any]:
                 "(pulumi stack ls lists them): nothing else changes by it",
             )
             raise Faults([gone], what=f"Stack {stack.name} needs a pet") from None
-        if "passphrase" in str(error):
+        if why == "sealed":
             same = Fault(
                 "petStack",
                 name,
@@ -214,7 +215,7 @@ def golden_template(stack: CattleStack, state: OwnState, keys: Sequence[str]) ->
     try:
         outputs = read_outputs(name)
     except Exception as error:
-        if "unknown stack" not in str(error) and "passphrase" not in str(error):
+        if not why_unreadable(error):
             raise
         outputs = {}
     if outputs.get("vmid") is None or "keys" not in outputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import pulumi
 import tenacity
@@ -84,10 +84,20 @@ def read_own_state(adopted: str = "") -> OwnState:
 
 
 def read_outputs(stack: str) -> Mapping[str, Any]:
-    """Another stack's outputs. Raises the engine's error; its text tells an unknown stack from a wrong passphrase."""
+    """Another stack's outputs. Raises the engine's error: see `why_unreadable`."""
     answer = _ask("pulumi:pulumi:readStackOutputs", {"name": qualified(stack)})
     outputs: Mapping[str, Any] = answer["outputs"]
     return outputs
+
+
+def why_unreadable(error: Exception) -> Literal["unknown", "sealed", ""]:
+    """Why `read_outputs` failed: no stack of that name, or encrypted otherwise than this one.
+
+    The engine says it in words alone.
+    """
+    if "unknown stack" in str(error):
+        return "unknown"
+    return "sealed" if "passphrase" in str(error) else ""
 
 
 def _ask(function: str, arguments: dict[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from applications.hermes.settings.agent import DockerAgent
 from applications.hermes.settings.declaration import MODEL_API_KEY_VARIABLE, Provider
 from provisioning.guest.typed import as_json
 from provisioning.job import PayloadFile
-from provisioning.plans import PhasePlan, guest_main, guest_package
+from provisioning.plans import PhasePlan, guest_main, guest_package, text_of
 
 GUEST = "applications.hermes.guest"
 _PROXY = re.compile(r"(https?|all|no)_proxy", re.IGNORECASE)
@@ -21,18 +21,6 @@ _OTHER_PROTOCOL = re.compile(
     r"(^|\.)api\.openai\.com$|^api\.x\.ai$|^api\.actual\.inc$|^api\.anthropic\.com$|^api\.kimi\.com$", re.IGNORECASE
 )
 """Hosts that the agent asks in another protocol (0.20.3, hermes_cli/runtime_provider.py, _detect_api_mode_for_url)."""
-_FIRST = """#!/bin/sh
-# Ask the model before anything is changed; where the guest lacks what that takes, once the packages are there.
-ask() {
-  /usr/bin/python3 -I -c 'import json, ssl, urllib.request' 2>/dev/null || return 75
-  "$HP_JOB/ask"
-}
-asked=0
-ask || asked=$?
-[ "$asked" = 0 ] || [ "$asked" = 75 ] || exit "$asked"
-"$HP_JOB/baseline" || exit
-[ "$asked" = 0 ] || ask
-"""
 
 
 def question_of(stack: AgentStack) -> Question:
@@ -99,7 +87,7 @@ def asking_first(plan: PhasePlan, stack: AgentStack) -> PhasePlan:
     moved = [replace(file, path="baseline") if file.path == "main" else file for file in plan.files]
     files = (
         *moved,
-        PayloadFile("main", _FIRST.encode(), 0o700),
+        PayloadFile("main", text_of("applications/hermes/scripts/ask-first.sh").encode(), 0o700),
         PayloadFile("ask", ask.encode(), 0o700),
         PayloadFile("model.json", as_json(question).encode()),
         *guest_package(GUEST),

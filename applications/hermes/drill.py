@@ -61,7 +61,7 @@ from provisioning.job import LargeFile, sha256_of, store_path
 from provisioning.plans import ROOT, PhasePlan, guest_main, guest_package, plan_of, run_phase
 from provisioning.ssh import SshTarget, connect
 from proxmox.client import Proxmox
-from proxmox.errors import Faults, ProxmoxError
+from proxmox.errors import ProxmoxError
 from proxmox.facts import read_guest
 from proxmox.ownership import is_claimed
 from settings.read import CONFIG_FILE_VARIABLE, read_stack, stack_file, usable_settings
@@ -98,7 +98,7 @@ class DrillError(AgentError):
     """The drill did not pass, or can't be done. The text says why."""
 
 
-FAILURES = (ProvisioningError, ProxmoxError, Faults, OSError)
+FAILURES = (ProvisioningError, ProxmoxError, OSError)
 
 
 # ---- what is decided ------------------------------------------------------------------------------------------------
@@ -577,7 +577,7 @@ def command(guest: Guest, options: argparse.Namespace) -> int:
     asked = Asked(options.vmid, options.address, options.file, tuple(options.allow), options.prompt, options.clean_up)
     try:
         return drill(guest, asked)
-    except (ProxmoxError, Faults) as error:
+    except ProxmoxError as error:
         raise AgentError(str(error)) from None
     except KeyboardInterrupt:
         print("\ndrill: interrupted", file=sys.stderr)

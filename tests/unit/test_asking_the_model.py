@@ -22,6 +22,7 @@ from applications.hermes.guest.inputs import Question
 from applications.hermes.phases import render_baseline, render_configure
 from provisioning.guest.common import Refusal
 from provisioning.guest.typed import read
+from provisioning.plans import PhasePlan
 from tests.endpoint import WORKS, Endpoint, an_endpoint
 from tests.listening import free_port
 from tests.settings import DOCKER, cattle
@@ -323,6 +324,15 @@ def test_a_golden_template_asks_no_model_and_gets_no_secret() -> None:
     assert [dict(plan.secrets) for plan in baked] == [{}, {}]
     assert not [file.path for plan in baked for file in plan.files if KEY.encode() in file.content]
     assert "model.json" not in {file.path for plan in baked for file in plan.files}
+
+
+@pytest.mark.parametrize("given", [{}, DOCKER])
+def test_what_a_cattle_runs_is_the_same_after_its_way_through_the_engine(given: dict[str, Any]) -> None:
+    """The plan travels as JSON; a file that lost its mode there can't be started."""
+    for spec in phases_of(cattle(agentModelKey=KEY, **given))[:2]:
+        plan = spec.in_cattle(spec.render(None))
+        files = {file.path: (file.content, file.mode) for file in plan.files}
+        assert {file.path: (file.content, file.mode) for file in PhasePlan.from_json(plan.as_json()).files} == files
 
 
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the guest's own Python")
