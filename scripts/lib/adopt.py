@@ -25,6 +25,7 @@ from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import ProxmoxError
 from proxmox.facts import GuestFacts, read_guest
 from proxmox.ownership import describe_guest, parse_claim
+from scripts.lib.ending import end_with
 from settings.read import CONFIG_FILE_VARIABLE, SETTINGS, stack_file
 from settings.stack import Role, role_of
 
@@ -266,4 +267,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

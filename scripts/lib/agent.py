@@ -9,6 +9,7 @@ import sys
 from applications import NAMES, Application, application
 from provisioning.console import Guest, guest_of, hand_over
 from provisioning.errors import ProvisioningError
+from scripts.lib.ending import end_with
 
 
 def application_of(guest: Guest | None) -> Application:
@@ -62,4 +63,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -34,6 +34,7 @@ from lab.counting import Cost, connections_of, processes_of, requests_of, traced
 from lab.environment import CONFIG_FILE_VARIABLE, environment
 from lab.instance import ACCOUNT, CACHE, CHECKOUT, Lab, LabError
 from lab.stacks import PROJECT, make_stack
+from scripts.lib.ending import end_with
 
 DOCUMENT = CHECKOUT / "docs" / "performance.md"
 BEGIN, END = "<!-- begin of what scripts/bench wrote -->", "<!-- end of what scripts/bench wrote -->"
@@ -356,4 +357,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

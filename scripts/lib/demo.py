@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from lab.environment import environment
 from lab.instance import CHECKOUT, Lab, LabError
 from provisioning.errors import ProvisioningError
 from provisioning.ssh import Card, HostKey, SshTarget, connect
+from scripts.lib.ending import end_with
 
 SPANS = {
     "create": ("cattle-container",),
@@ -293,4 +293,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

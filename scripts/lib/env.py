@@ -27,6 +27,7 @@ from dotenv import dotenv_values
 
 from proxmox.connection import DEFAULT_PORT, ENVIRONMENT, Connection, check_plugin_trust
 from proxmox.errors import Fault, Faults, ProxmoxError
+from scripts.lib.ending import end_with
 from scripts.lib.trust import TrustError, certificate_of, fingerprint_of, save
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -514,4 +515,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

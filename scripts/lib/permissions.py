@@ -15,6 +15,7 @@ from proxmox.connection import TOKEN_ID
 from proxmox.errors import Fault, Faults
 from proxmox.preflight import needed_cattle, needed_pet
 from proxmox.rights import Right, grant_commands
+from scripts.lib.ending import end_with
 from settings.pet import PetSettings
 from settings.read import OF_APPLICATIONS, SECRETS, read_stack
 from settings.stack import NO_APPLICATION, CattleStack, PetStack
@@ -89,4 +90,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -24,6 +24,7 @@ from components.explanation import SAID
 from provisioning.console import pulumi_environment
 from provisioning.plans import differing_keys
 from provisioning.terminal import visible
+from scripts.lib.ending import end_with
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKER = "<!-- hermes-homelab: preview -->"
@@ -523,4 +524,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -10,6 +10,8 @@ import ssl
 import sys
 from pathlib import Path
 
+from scripts.lib.ending import end_with
+
 DEFAULT_PORT = 8006
 TIMEOUT = 10.0
 
@@ -70,4 +72,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)
