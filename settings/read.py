@@ -182,8 +182,15 @@ def _encrypted_trees(with_secrets: frozenset[str]) -> Iterator[Fault]:
         )
 
 
+def nearest_setting(key: str) -> str | None:
+    """The setting that a misspelt key most likely means. One with the same letters comes first: two were swapped."""
+    letters = sorted(key.lower())
+    same = [name for name in SETTINGS if sorted(name.lower()) == letters]
+    return next(iter(same or difflib.get_close_matches(key, SETTINGS, n=1)), None)
+
+
 def _unknown_keys(config: Mapping[str, Any]) -> Iterator[Fault]:
     for key in sorted(set(config) - set(SETTINGS)):
-        near = difflib.get_close_matches(key, SETTINGS, n=1)
-        remedy = f"did you mean {near[0]}?" if near else "docs/options.md lists every key"
+        near = nearest_setting(key)
+        remedy = f"did you mean {near}?" if near else "docs/options.md lists every key"
         yield Fault(key, str(config[key]), "is not a key of this project", remedy)
