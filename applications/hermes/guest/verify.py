@@ -186,6 +186,11 @@ def check_unit(unit: str) -> None:
         )
 
 
+def seconds_to(deadline: float) -> int:
+    """Whole seconds from now; 0 when it is over."""
+    return max(0, round(deadline - time.monotonic()))
+
+
 def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:
     """Poll until `url` answers 200; a service that dies meanwhile is told at once."""
     last, next_sign = "no answer yet", time.monotonic() + 4
@@ -202,7 +207,7 @@ def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:
             raise Unproven(f"the {what} does not answer at {url}: {last}\n{LOOK}")
         if time.monotonic() >= next_sign:
             next_sign = time.monotonic() + 4
-            say(f"waiting for the {what}: {last}")
+            say(f"waiting for the {what}, at most {seconds_to(deadline)} s more: {last}")
         time.sleep(POLL_S)
 
 
@@ -271,7 +276,7 @@ def check_running(probe: Probe, deadline: float) -> None:
             raise Unproven(f"the gateway does not get ready: {last}.\n{LOOK}")
         if time.monotonic() >= next_sign:
             next_sign = time.monotonic() + 4
-            say(f"waiting for the gateway: {last}")
+            say(f"waiting for the gateway, at most {seconds_to(deadline)} s more: {last}")
         time.sleep(POLL_S)
     running, installed = started_from(pid), os.path.realpath(CURRENT)
     if not running.startswith(f"{installed}/"):
