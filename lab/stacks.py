@@ -20,6 +20,7 @@ from lab.engine import command
 from lab.environment import CONFIG_FILE_VARIABLE, environment
 from lab.instance import CHECKOUT, Lab
 from lab.services.releases import PINNED
+from pvelab.pct import Node
 
 PROJECT = "hermes-homelab"
 STACKS = ("pet", "cattle")
@@ -83,6 +84,11 @@ def prepare_stacks(lab: Lab) -> None:
 def make_stack(lab: Lab, stack: str) -> None:
     """Make one more stack, for a second cattle, if it does not exist. Raises LabError if the CLI fails."""
     _make_stacks({**os.environ, **environment(lab)}, [stack])
+
+
+def allow_clones(lab: Lab) -> None:
+    """Give the stacks' token VM.Clone, as root on a node does for golden templates."""
+    Node(lab.state_dir).call("PUT", "/access/roles/LabGuests", privs="VM.Clone", append="1")
 
 
 def _make_stacks(environment: Mapping[str, str], stacks: Sequence[str] = STACKS) -> str:

@@ -8,30 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.stacks import make_stack
-from tests.e2e.test_stacks import Stacks, lab_with_stacks
+from lab.stacks import allow_clones, make_stack
+from tests.e2e.test_stacks import lab_with_stacks
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real containers need root")
-
-
-def grant_clone(stacks: Stacks) -> None:
-    """As root on the node; by the preflight's own remedy a person would do the same."""
-    import requests  # noqa: PLC0415 - here alone
-
-    password = "of-the-labs-root-0815"
-    scripts = ["scripts/lab", "passwd"]
-    subprocess.run(scripts, input=f"{password}\n", text=True, check=True, env=stacks.env, timeout=60)
-    api, ca = f"{stacks.env['PROXMOX_VE_ENDPOINT']}api2/json", stacks.env["PROXMOX_VE_CA_FILE"]
-    login = requests.post(f"{api}/access/ticket", {"username": "root@pam", "password": password}, verify=ca, timeout=30)
-    ticket = login.json()["data"]
-    requests.put(
-        f"{api}/access/roles/LabGuests",
-        {"privs": "VM.Clone", "append": 1},
-        verify=ca,
-        cookies={"PVEAuthCookie": ticket["ticket"]},
-        headers={"CSRFPreventionToken": ticket["CSRFPreventionToken"]},
-        timeout=30,
-    ).raise_for_status()
 
 
 def looked_into(image: Path, at: Path) -> None:
@@ -71,7 +51,7 @@ def test_a_golden_template_and_a_cattle_that_is_cloned_from_it(tmp_path: Path) -
         key = stacks.lab.model_key_file.read_bytes().strip()
         assert subprocess.run(["grep", "-q", "-a", "-F", key, image], check=False, timeout=300).returncode == 1
 
-        grant_clone(stacks)
+        allow_clones(stacks.lab)
         stacks.configure(goldenTemplate="image", **own)
         stacks.up("pet")
         up = stacks.up("cattle")

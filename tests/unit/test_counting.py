@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
+import http.server
 import json
-import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from lab.counting import connections_of, processes_of, requests_of
-
-BENCH = Path(__file__).resolve().parents[2] / "scripts" / "lib" / "bench.py"
+from applications.hermes.phases import BASE_PACKAGES, EXPECTED, EXTRAS, PROMPT
+from benchmarks import __main__ as command
+from benchmarks.offline import Watch, watched
+from benchmarks.peer import FILES, why_no_peer
+from benchmarks.report import KINDS, Figures, Report, Target, ratio, row, table, targets
+from benchmarks.rounds import PARTS
+from lab.counting import Cost, connections_of, processes_of, requests_of
 
 # As strace 6 writes it with -f: two threads of a process take turns, and PATH is searched.
 TRACE = """\
@@ -48,29 +53,119 @@ def test_only_the_users_own_requests_count() -> None:
     assert requests_of("".join(f"{json.dumps(entry)}\n" for entry in entries), "pulumi@pve") == (2, 1)
 
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_script", BENCH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def report_of(**seconds: list[float]) -> Report:
+    """A report of some kinds of runs; CPU seconds are as the seconds."""
+    report = Report({})
+    for kind, values in seconds.items():
+        report.runs[kind.replace("_", "-")] = Figures(list(values), list(values))
+    return report
 
 
-def test_a_ratio_is_of_two_runs_of_the_same_round(bench: ModuleType) -> None:
+def measured(report: Report) -> dict[str, Target]:
+    return {target.title: target for target in targets(report)}
+
+
+def test_a_ratio_is_of_two_runs_of_the_same_round() -> None:
     """What else the machine does changes from round to round, and meets both."""
-    figures = {kind: bench.Figures([1.0], [1.0]) for kind in bench.KINDS}
-    figures["empty-preview"] = bench.Figures([1.0, 10.0, 2.0], [1.0, 1.0, 1.0])
-    figures["preview"] = bench.Figures([3.0, 20.0, 8.0], [2.0, 2.0, 2.5])
-    assert bench.ratios(figures)["preview"] == {"seconds": 3.0, "cpu": 2.0}
-    assert bench.ratios(figures)["nothing"] == {"seconds": 1.0, "cpu": 1.0}
+    assert ratio([3.0, 20.0, 8.0], [1.0, 10.0, 2.0]) == 3.0
+    assert ratio([3.0], []) is None
 
 
-def test_the_table_is_put_between_its_marks(bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_says_what_was_not_measured() -> None:
+    found = measured(report_of(preview=[3.0], empty_preview=[2.0], peer_up=[30.0]))
+    assert found["preview / empty program's"].measured == 1.5
+    assert found["preview / empty program's"].words.endswith("| at most 1.5 | 1.50 | yes |")
+    assert "not measured" in found["peer's / up from a golden template"].words
+
+
+def test_a_target_is_missed_on_the_side_that_it_has() -> None:
+    found = measured(report_of(golden=[10.0], peer_up=[30.0], cold_destroy=[3.0], peer_destroy=[2.0]))
+    assert found["peer's / up from a golden template"].words.endswith("| at least 4 | 3.00 | no |")
+    assert found["destroy / peer's"].words.endswith("| at most 1 | 1.50 | no |")
+    assert found["up from a golden template, seconds to a verified prompt"].words.endswith("| 10.00 | yes |")
+
+
+def test_the_table_has_what_was_measured_and_nothing_else() -> None:
+    where = {"date": "2026-01-02", "commit": "abc", "cores": 2, "load": [0.5, 0, 0], "python": "3.11"}
+    where |= {"language_host": "a host", "agent": "upstream, 1.2", "pip_list": {"packages": 3, "cpu": 0.1}}
+    report = report_of(golden_replace=[9.0, 11.0])
+    report.machine = where
+    report.runs["golden-replace"].offline = [8.0, 8.5]
+    report.runs["golden-replace"].cost = Cost(4, 3, 2, 1)
+    lines = table(report).splitlines()
+    assert row(KINDS["golden-replace"], *["10.0 (9.0 to 11.0)"] * 2, "8.2 (8.0 to 8.5)", "4", "3", "2", "1") in lines
+    assert not [line for line in lines if line.startswith(f"| {KINDS['cold']}")]
+    json.dumps(report.as_json())
+
+
+def test_each_kind_of_run_is_in_the_rounds_or_the_peers_or_once() -> None:
+    steps = {step.kind for steps in PARTS.values() for step in steps}
+    peers = {kind for kind in KINDS if kind.startswith("peer-")}
+    assert steps | peers | {"image"} == KINDS.keys()
+
+
+@contextmanager
+def agent_that_answers(*answers: int | None) -> Iterator[int]:
+    """A port where each request gets the next status; None: the connection is cut. The last one goes on."""
+    left = list(answers)
+
+    class Agent(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = left.pop(0) if len(left) > 1 else left[0]
+            if status is not None:
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(b'{"status": "ok"}')
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Agent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_offline_is_from_the_last_good_answer_to_the_next() -> None:
+    """By a clock that goes on by one second a question: good, four bad ones of two kinds, good."""
+    with agent_that_answers(200, 503, None, 503, None, 200) as port:
+        watch = Watch("127.0.0.1", port)
+        answers = [(second, watch.answers()) for second in range(6)]
+    assert [good for _, good in answers] == [True, False, False, False, False, True]
+    for moment, good in answers:
+        watch.note(float(moment), good)
+    assert watch.longest == 5.0
+
+
+def test_the_watch_sees_nothing_where_nobody_listens() -> None:
+    with agent_that_answers(200) as port:
+        pass
+    with watched("127.0.0.1", port) as watch:
+        assert not watch.answers()
+    assert watch.longest == 0.0
+
+
+def test_the_table_is_put_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = tmp_path / "performance.md"
-    document.write_text(f"before\n{bench.BEGIN}\nold\n{bench.END}\nafter\n")
-    monkeypatch.setattr(bench, "DOCUMENT", document)
-    bench.write_document("new")
-    assert document.read_text() == f"before\n{bench.BEGIN}\n\nnew\n\n{bench.END}\nafter\n"
+    document.write_text(f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n")
+    monkeypatch.setattr(command, "DOCUMENT", document)
+    command.write_document("new")
+    assert document.read_text() == f"before\n{command.BEGIN}\n\nnew\n\n{command.END}\nafter\n"
+
+
+def test_the_peer_is_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "tofu is not on PATH" in str(why_no_peer())
+    for name in ("tofu", "ansible-playbook"):
+        (tmp_path / name).touch(0o755)
+    assert why_no_peer() is None
+
+
+def test_the_peer_has_the_packages_and_the_lock_of_the_stacks() -> None:
+    """Else it would be compared with something else."""
+    playbook = (FILES / "playbook.yml").read_text()
+    assert f"install {' '.join(BASE_PACKAGES)}\n" in playbook
+    extras = " ".join(f"--extra {extra}" for extra in EXTRAS)
+    assert f"uv sync --locked --no-install-project --no-default-groups {extras} " in playbook
+    assert PROMPT in playbook
+    assert EXPECTED in playbook

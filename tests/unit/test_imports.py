@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "trial": {
         *("settings", "proxmox", "provisioning", "applications", "components", "lab", "pvelab", "pydantic", "yaml"),
     },
+    "benchmarks": {"lab", "scripts", "yaml"},
     "scripts": {
         "settings",
         "proxmox",
