@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,7 @@ class Graph(mocks.Mocks):
                 "seconds": 1.0,
             },
             "Command": {"stdout": "active\n"},
+            "Image": {"vmid": 9000.0, "number": 1.0, "results": {}, "seconds": 1.0},
         }
         outputs |= made_up.get(args.typ.rsplit(":", 1)[1], {})
         return f"{args.name}-id", outputs
@@ -94,6 +96,16 @@ def graph_of(program: Callable[[], Any]) -> Graph:
 
     declared()
     return graph
+
+
+@pytest.fixture(autouse=True, scope="session")
+def login_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The key that logs in to the cattle, named by the environment."""
+    file = tmp_path_factory.mktemp("login") / "id_ed25519"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True, timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HERMES_SSH_KEY_FILE", str(file))
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,16 +44,6 @@ DISK = "local-lvm:vm-999-disk-1"
 IMAGE = "nousresearch/hermes-agent:v2026.7.20@sha256:" + "0123456789abcdef" * 4
 ATTACH = AttachSpec(105, "pve", DISK, "/home/hermes", 999)
 SECRET_SIGNATURE = "4dabf18193072939515e22adb298388d"  # what marks a secret on the wire to the engine
-
-
-@pytest.fixture(autouse=True, scope="session")
-def login_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The key that logs in to the cattle, named by the environment."""
-    file = tmp_path_factory.mktemp("login") / "id_ed25519"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True, timeout=60)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HERMES_SSH_KEY_FILE", str(file))
-        yield
 
 
 def environment() -> dict[str, str]:

@@ -20,7 +20,6 @@ from tests.graph.test_graph import (
     MOUNTS,
     SECRET_SIGNATURE,
     cattle,
-    login_key,  # noqa: F401 - a fixture
     pet,
 )
 from tests.tables import cases
