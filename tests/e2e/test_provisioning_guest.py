@@ -359,6 +359,7 @@ def test_a_model_that_refuses_is_told_before_anything_is_changed(guest: Guest) -
         with pytest.raises(PhaseFailed, match=told) as failed:
             guest.run(guest.configure(**{key: wrong}))
         assert "sk-wrong-canary-77" not in str(failed.value)
+        assert "no setting of the agent was changed, and what ran still runs" in str(failed.value)
     assert (guest.shell(started), guest.shell("cat /etc/hermes/.env /etc/hermes/config.yaml | sha256sum")) == before
     guest.configure()
     status, _, err = guest.verify()

@@ -55,7 +55,7 @@ def question(url: str, **given: Any) -> Question:
 def ask(asked: Question, capsys: pytest.CaptureFixture[str], **secrets: str) -> str:
     """What is said; a refusal as it is."""
     try:
-        model.ask_model(asked, {"K": KEY, **secrets})
+        model.ask_model(asked, {"K": KEY, **secrets}, model.NOTHING_DONE)
     except Refusal as refusal:
         return str(refusal)
     return capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_one_short_prompt_as_the_agent_would_send_it(endpoint: Endpoint, capsys:
 
 def test_without_a_key_it_is_asked_with_the_agents_word_for_none(endpoint: Endpoint) -> None:
     """facts hermes 1."""
-    model.ask_model(question(endpoint.url, key_variable=""), {})
+    model.ask_model(question(endpoint.url, key_variable=""), {}, model.NOTHING_DONE)
     assert endpoint.asked[0][1]["Authorization"] == "Bearer no-key-required"
 
 
@@ -101,7 +101,9 @@ ANSWERS = [
     Row(
         "openai key", 401, error("Incorrect API key provided: sk-cana***89.", code="invalid_api_key"), {}, "key", "401"
     ),
-    Row("no words", 403, "", {}, "key", "403"),
+    Row("no credit for it", 403, error("Key limit exceeded"), {}, "key", "Key limit exceeded"),
+    Row("no words", 403, "", {}, "way", "a firewall before it"),
+    Row("a firewall's page", 403, "<html>Forbidden</html>", {}, "way", "the endpoint, or a proxy or a firewall"),
     Row("openai name", 404, error("The model `small` does not exist", code="model_not_found"), LIST, "name", "'large'"),
     Row("ollama", 404, error('model "small" not found, try pulling it first'), {}, "name", "try pulling it first"),
     Row("litellm", 400, error("Invalid model name passed in model=small. Call `/v1/models`"), {}, "name", "400"),
@@ -121,7 +123,12 @@ ANSWERS = [
     Row("moved", 308, "", {}, "", "308"),
     Row("the provider behind it", 200, error("upstream error", code=502), {}, "", "upstream error"),
 ]
-SETTINGS = {"key": "agentModelKey = (hidden)", "name": "agentModel = small", "address": "agentModelUrl = http://"}
+SETTINGS = {
+    "key": "agentModelKey = (hidden)",
+    "name": "agentModel = small",
+    "address": "agentModelUrl = http://",
+    "way": "agentModelUrl = http://",
+}
 
 
 @pytest.mark.parametrize("row", ANSWERS, ids=[row.name for row in ANSWERS])
@@ -242,6 +249,19 @@ def test_a_proxy_of_the_settings_is_asked(endpoint: Endpoint, capsys: pytest.Cap
     assert ask(beside, capsys).startswith("model: 'small' answers")
     socks = question(endpoint.url, environment={"ALL_PROXY": "socks5://127.0.0.1:1"})
     assert "another protocol than HTTP" in ask(socks, capsys)
+
+
+@pytest.mark.parametrize("body", ["<html>Access denied by policy</html>", error("denied by policy")])
+def test_a_403_that_came_through_a_proxy_is_not_taken_for_a_bad_key(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], body: Any
+) -> None:
+    endpoint.answers = {"http://model.lan/v1/chat/completions": (403, body)}
+    proxy = {"HTTP_PROXY": f"http://127.0.0.1:{endpoint.port}"}
+    said = ask(question("http://model.lan/v1", environment=proxy), capsys)
+    assert said.startswith("agentModelUrl = http://model.lan/v1\n  rule: must be a model endpoint that lets the cattle")
+    assert "denied by policy" in said
+    assert "that may be of the proxy 127.0.0.1, or the endpoint" in said
+    assert "if it is, correct agentModelKey, then pulumi up again" in said
 
 
 # --- what the settings make of it ---------------------------------------------------------------
@@ -369,6 +389,9 @@ def test_it_is_asked_before_the_baseline_or_right_after_it(
     asked = "model: " if works else "error: agentModelUrl"
     # Without an answer nothing is begun; where it can't be asked first, nothing comes after the packages.
     order = [asked, *(["baseline"] if works else [])] if python else ["baseline", asked]
+    if not works:
+        packages = "the packages and the account are there, nothing else was changed"
+        assert f"again; {'nothing was changed' if python else packages}, and what ran still runs" in done.stdout
     told = [line for line in done.stdout.splitlines() if not line.startswith("  ")]
     assert [line[: len(begin)] for line, begin in zip(told, order, strict=True)] == order
     assert (done.returncode == 0) is works

@@ -28,7 +28,7 @@ from applications.hermes.guest.managed import (
     write_managed,
 )
 from applications.hermes.guest.migration import migration_of
-from applications.hermes.guest.model import ask_model
+from applications.hermes.guest.model import NO_SETTINGS_DONE, ask_model
 from applications.hermes.guest.names import API_SERVER, DASHBOARD, DASHBOARD_SERVER, GATEWAY, KEPT_FOLDER, MANAGED
 from applications.hermes.guest.releases import release_of
 from applications.hermes.guest.room import refuse_full_volume
@@ -88,7 +88,7 @@ def configure(job: Path, secrets_file: Path) -> dict[str, Any]:
     refuse_moved_state(user, home, facts.hermes_home, KEPT_FOLDER)
     container = inputs.container
     refuse_new_ports(ports_of(inputs).values() if container is None else container.ports, compose.publishes)
-    ask_model(inputs.model, hidden)
+    ask_model(inputs.model, hidden, NO_SETTINGS_DONE)
 
     env = managed_values(inputs, hidden)
 

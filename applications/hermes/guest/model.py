@@ -42,6 +42,8 @@ ANSWER_LIMIT = 4 << 20
 LISTED = 20
 SHORTEST_HIDDEN = 6
 """Characters: a secret that is a word of any sentence can't be found in one."""
+AFTER = "after"
+"""An argument: the baseline has run."""
 NOT_YET = 75
 """EX_TEMPFAIL of sysexits.h: there are no certificates in the guest yet."""
 ENVIRONMENT = Path("/etc/environment")
@@ -54,7 +56,13 @@ _UNKNOWN_MODEL = re.compile(
 )
 _REFUSALS = frozenset({400, 401, 403, 404, 405, 422})
 
-Verdict = Literal["works", "address", "key", "name", "unsure"]
+NOTHING_DONE = "nothing was changed"
+PACKAGES_DONE = "the packages and the account are there, nothing else was changed"
+NO_SETTINGS_DONE = "no setting of the agent was changed"
+"""What is true of the guest when the question is asked: before baseline, after it, and at the start of configure."""
+
+Verdict = Literal["works", "address", "key", "name", "way", "unsure"]
+"""`way`: somebody refused, and it is not known whether that was the endpoint."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,8 @@ class _AsItIs(urllib.request.HTTPErrorProcessor):
         return response
 
 
-def judged(answer: Answer, name: str) -> Verdict:
-    """What the answer to the prompt says of the settings."""
+def judged(answer: Answer, name: str, *, by_proxy: bool = False) -> Verdict:
+    """What the answer to the prompt says of the settings. `by_proxy`: a proxy may have given it in its own name."""
     if 200 <= answer.status < 300:
         if isinstance(answer.data, dict) and "choices" in answer.data:
             return "works"
@@ -96,7 +104,8 @@ def judged(answer: Answer, name: str) -> Verdict:
     if _names_the_model(answer, name):
         return "name"
     if answer.status in (401, 403):
-        return "key"
+        unknown = answer.status == 403 and (by_proxy or not isinstance(answer.data, dict))
+        return "way" if unknown else "key"
     return "address" if answer.status in (404, 405) else "unsure"
 
 
@@ -202,10 +211,11 @@ def _settings_of_the_machine() -> dict[str, str]:
     return {name: value.strip("\"'") for name, _, value in pairs}
 
 
-def ask_model(question: Question, secrets: dict[str, str]) -> None:
+def ask_model(question: Question, secrets: dict[str, str], done: str) -> None:
     """Refusal where the agent could not work with this endpoint; in words on the standard output how it stands else.
 
-    `secrets`: by the names of variables. With other models to fall back on, all that is wrong is a warning.
+    `secrets`: by the names of variables. `done`: what was changed in the guest before, one of *_DONE. With other models
+    to fall back on, all that is wrong is a warning.
     """
     if question.skipped:
         print(f"model: not asked before the agent is there: {question.skipped}")
@@ -226,7 +236,7 @@ def ask_model(question: Question, secrets: dict[str, str]) -> None:
     elif question.falls_back:
         print(f"warning: only the fallback models can work: {question.url}: {words}")
     else:
-        raise Refusal(_fault(question, verdict, words))
+        raise Refusal(_fault(question, verdict, words, done))
 
 
 def _verdict(endpoint: Endpoint) -> tuple[Verdict, str]:
@@ -237,11 +247,16 @@ def _verdict(endpoint: Endpoint) -> tuple[Verdict, str]:
     except NoConnection as error:
         through = f" through the proxy {urllib.parse.urlsplit(endpoint.proxy).hostname}" if endpoint.proxy else ""
         return "address", f"no connection from the cattle{through} within {CONNECT_S:g} s: {said(str(error))}"
-    verdict = judged(answer, question.model)
+    # Of https a proxy passes on bytes that it can't read; its own refusal is no answer then, but no connection.
+    proxy = urllib.parse.urlsplit(endpoint.proxy).hostname if question.url.startswith("http:") else None
+    verdict = judged(answer, question.model, by_proxy=proxy is not None)
     words = f"it answered {answer.status}: {endpoint.shown(answer.text)}"
     if verdict == "name":
         listed = endpoint.names()
         return verdict, f"{words}{_listed(listed)}"
+    if verdict == "way":
+        who = f"the proxy {proxy}, or the endpoint" if proxy else "the endpoint, or a proxy or a firewall before it"
+        return verdict, f"{words}; that may be of {who}"
     if verdict == "address":
         return _of_address(endpoint, answer, words)
     return verdict, words
@@ -271,7 +286,7 @@ def _of_address(endpoint: Endpoint, answer: Answer, words: str) -> tuple[Verdict
     return "address", f"{words}, which no endpoint of OpenAI's protocol does"
 
 
-def _fault(question: Question, verdict: Verdict, words: str) -> str:
+def _fault(question: Question, verdict: Verdict, words: str, done: str) -> str:
     """Key, value, rule and remedy, as every fault of a setting."""
     key, value, rule = {
         "address": (question.url_setting, question.url, "must be a model endpoint that the cattle reaches"),
@@ -281,14 +296,17 @@ def _fault(question: Question, verdict: Verdict, words: str) -> str:
             "must be a key that the endpoint takes",
         ),
         "name": (question.name_setting, question.model, "must be a model of the endpoint"),
+        "way": (question.url_setting, question.url, "must be a model endpoint that lets the cattle in"),
     }[verdict]
     remedy = f"correct {key} in Pulumi.{question.stack}.yaml"
     if verdict == "key" and not question.key_setting.startswith("agentProviders"):
         path = ("--path",) if "." in key else ()
         remedy = command("pulumi", "config", "set", "--stack", question.stack, "--secret", *path, key)
+    if verdict == "way":
+        remedy = f"look whether the way is open from the cattle; if it is, correct {question.key_setting}"
     return (
         f"{key} = {value}\n  rule: {rule} ({question.url}): {words}\n"
-        f"  do:   {remedy}, then pulumi up again; nothing was changed, and what ran still runs"
+        f"  do:   {remedy}, then pulumi up again; {done}, and what ran still runs"
     )
 
 
@@ -304,7 +322,7 @@ def main() -> int:
     if not can_ask(question):
         return NOT_YET
     try:
-        ask_model(question, secrets)
+        ask_model(question, secrets, PACKAGES_DONE if AFTER in sys.argv[1:] else NOTHING_DONE)
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 1
