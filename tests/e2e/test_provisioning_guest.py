@@ -229,20 +229,29 @@ def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Gues
     assert status == 0, err
 
 
-def test_moved_tag_is_refused_and_nothing_is_switched(guest: Guest) -> None:
-    before = guest.shell("readlink /opt/hermes/current")
+RUNNING = "readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"agentCommit": "0123456789" * 4}, "the tag {tag} is at commit {commit}"), ({"agentTag": "v9"}, "no tag v9")],
+)
+def test_a_release_that_was_moved_or_removed_is_refused_and_what_runs_stays(
+    guest: Guest, settings: dict[str, Any], words: str
+) -> None:
+    before = guest.shell(RUNNING)
+    assert before.split()[1] != "0"
     with pytest.raises(PhaseFailed) as refused:
-        guest.run(guest.agent(agentCommit="0123456789" * 4))
-    assert f"the tag {guest.release.tag} is at commit {guest.release.commit}" in str(refused.value)
-    assert guest.shell("readlink /opt/hermes/current") == before
+        guest.run(guest.agent(**settings))
+    assert words.format(tag=guest.release.tag, commit=guest.release.commit) in str(refused.value)
+    assert guest.shell(RUNNING) == before
 
 
 def test_checkout_that_calls_itself_otherwise_is_not_switched_to(guest: Guest) -> None:
-    before = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
+    before = guest.shell(RUNNING)
     with pytest.raises(PhaseFailed, match=re.escape(f"calls itself {guest.release.version}, but 9.9.9 is declared")):
         guest.run(guest.agent(agentVersion="9.9.9"))
-    after = guest.shell("readlink /opt/hermes/current; systemctl show -p MainPID --value hermes-gateway.service")
-    assert after == before
+    assert guest.shell(RUNNING) == before
 
 
 def test_what_an_interrupted_build_left_is_swept_away(guest: Guest) -> None:

@@ -50,9 +50,9 @@ def lose_pet(site: Site) -> None:
     site.node.destroy(PET)
 
 
-def told_by(site: Site, stack: str, verb: str = "up") -> str:
+def told_by(site: Site, stack: str, verb: str = "up", *options: str) -> str:
     """The words of a run that is refused; nothing was changed."""
-    run = site.pulumi(stack, verb, *(["--yes", "--skip-preview"] if verb == "up" else []))
+    run = site.pulumi(stack, verb, *(["--yes", "--skip-preview"] if verb == "up" else []), *options)
     assert not run.ok, run.explain()
     assert_plain(run)
     assert site.writes == []
@@ -276,10 +276,11 @@ def test_a_template_that_is_gone_stops_only_what_has_to_be_made(used: Site) -> N
         assert used.up(stack).changed == {}
         assert used.writes == []
     used.destroy("cattle")
-    told = told_by(used, "cattle", "preview")
-    assert f"local:vztmpl/{TEMPLATE}" in told
-    assert f"local:vztmpl/{newer}" in told
-    assert used.node.vmids() == [PET]
+    for run in (["preview"], ["up"], ["up", "--refresh=false"]):
+        told = told_by(used, "cattle", *run)
+        assert f"local:vztmpl/{TEMPLATE}" in told
+        assert f"local:vztmpl/{newer}" in told
+        assert used.node.vmids() == [PET]
     used.configure(template=f"local:vztmpl/{newer}")
     used.up("cattle")
     assert has_the_words(used)

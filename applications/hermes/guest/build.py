@@ -239,7 +239,10 @@ def fetch_commit(site: Site) -> None:
     # An annotated tag has two lines: the tag's own object, and with ^{} the commit that it means.
     pointed = listed.strip().rpartition("\n")[2].partition("\t")[0]
     if not pointed:
-        raise Refusal(f"the repository {url} has no tag {tag}. Correct agentTag and agentCommit.")
+        raise Refusal(
+            f"the repository {url} has no tag {tag}. Nothing was installed.\n"
+            "Correct agentTag and agentCommit; if the release was removed there: docs/recovery.md, 7."
+        )
     if pointed != commit:
         raise Refusal(
             f"the tag {tag} is at commit {pointed}, but {commit} is pinned.\n"
