@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.peer import Peer, PeerError, why_no_peer
 from benchmarks.report import Report, table
 from benchmarks.rounds import ALL, Bench, BenchError, say
+from lab.engine import take_interrupts
 from lab.instance import CACHE, CHECKOUT, Lab, LabError
 from scripts.lib.ending import end_with
 
@@ -129,6 +130,7 @@ def measure(options: argparse.Namespace) -> Report:
 
 
 def main() -> int:
+    take_interrupts()
     options = arguments()
     if options.peer and (lack := why_no_peer()):
         say(f"the peer is left out: {lack}")

@@ -80,6 +80,16 @@ class Run:
         return "\n".join([*self.errors, self.stderr.strip()]).strip() or f"pulumi ended with {self.returncode}"
 
 
+def take_interrupts() -> None:
+    """Have SIGINT end this process and what it starts, also where a shell began it in the background, which ignores it.
+
+    The CLI ends its plugins by SIGINT, and waits five seconds for one that ignores it: in each run of a program. To be
+    called in the main thread, before anything is started.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 OnEvent = Callable[[dict[str, Any]], None]
 
 

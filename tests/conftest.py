@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from lab.engine import take_interrupts
+
 _TOGETHER = ("tests/e2e/", "pvelab/tests/containers/", "pvelab/tests/test_command.py", "pvelab/tests/test_readme.py")
 
 
@@ -20,6 +22,11 @@ class _Sharing(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist tells
 
     def _split_scope(self, nodeid: str) -> str:
         return _file(nodeid) if nodeid.startswith(_TOGETHER) else nodeid
+
+
+def pytest_configure() -> None:
+    """In the background of a shell, too, no run of the engine waits for its plugins to end."""
+    take_interrupts()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Sharing:

@@ -268,6 +268,7 @@ def _seconds(run: Run, names: Sequence[str]) -> float | None:
 
 
 def main() -> int:
+    engine.take_interrupts()
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Show the whole main job on a local Proxmox.")
     parser.add_argument("--down", action="store_true", help="remove everything at the end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
