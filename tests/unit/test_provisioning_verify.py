@@ -535,6 +535,22 @@ def test_a_folder_of_the_node_is_mounted_and_its_owner_can_use_it(agent: Agent) 
             verify.verify(agent.probe(folders=[broken]))
 
 
+def test_a_long_wait_says_now_and_then_what_it_waits_for_and_how_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a clock that a test moves: a sign every four seconds at most, and never less than no time left."""
+    moments = iter([0.0, 3.9, 4.0, 7.9, 8.5, 200.0])
+    monkeypatch.setattr("applications.hermes.guest.verify.time.monotonic", lambda: next(moments))
+    signs = verify.Signs("gateway", 180.0)
+    for last in ("a", "b", "c", "d", "e"):
+        signs.of(last)
+    assert capsys.readouterr().err.splitlines() == [
+        "verify: waiting for the gateway, at most 176 s more: b",
+        "verify: waiting for the gateway, at most 172 s more: d",
+        "verify: waiting for the gateway, at most 0 s more: e",
+    ]
+
+
 def test_a_unit_of_the_users_own_is_found(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     # As `hermes import` and `hermes setup` leave one (facts hermes 0.20, 6); also as a link into nowhere.
     folder = agent.home / ".config" / "systemd" / "user"

@@ -62,6 +62,7 @@ RUNUSER = "/usr/sbin/runuser"
 SSHD = "/usr/sbin/sshd"
 ETC = Path("/etc")
 POLL_S = 0.2
+SIGN_S = 4.0
 ANSWER_LIMIT = 16 << 20
 """Bytes that are read of an answer; what is cut there is no JSON any more, and told as that."""
 OPTED_OUT = ".no-bundled-skills"
@@ -186,14 +187,25 @@ def check_unit(unit: str) -> None:
         )
 
 
-def seconds_to(deadline: float) -> int:
-    """Whole seconds from now; 0 when it is over."""
-    return max(0, round(deadline - time.monotonic()))
+class Signs:
+    """Says now and then what is waited for, and for how long at most: a person sees that it goes on."""
+
+    def __init__(self, what: str, deadline: float) -> None:
+        self.what = what
+        self.deadline = deadline
+        self._next = time.monotonic() + SIGN_S
+
+    def of(self, last: str) -> None:
+        """`last`: how it stood when it was last asked. Nothing is said where the last sign is not long ago."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + SIGN_S
+            say(f"waiting for the {self.what}, at most {max(0, round(self.deadline - now))} s more: {last}")
 
 
 def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:
     """Poll until `url` answers 200; a service that dies meanwhile is told at once."""
-    last, next_sign = "no answer yet", time.monotonic() + 4
+    last, signs = "no answer yet", Signs(what, deadline)
     while True:
         try:
             status, body = request(url, timeout_s=5)
@@ -205,9 +217,7 @@ def wait_for(url: str, unit: str, deadline: float, what: str) -> Any:
         check_unit(unit)
         if time.monotonic() >= deadline:
             raise Unproven(f"the {what} does not answer at {url}: {last}\n{LOOK}")
-        if time.monotonic() >= next_sign:
-            next_sign = time.monotonic() + 4
-            say(f"waiting for the {what}, at most {seconds_to(deadline)} s more: {last}")
+        signs.of(last)
         time.sleep(POLL_S)
 
 
@@ -263,7 +273,7 @@ def wait_until_healthy(deadline: float) -> None:
 
 def check_running(probe: Probe, deadline: float) -> None:
     """Without the API the gateway tells by a file that it runs; whose file it is, the process number says."""
-    last, next_sign = "it has not told its state yet", time.monotonic() + 4
+    last, signs = "it has not told its state yet", Signs("gateway", deadline)
     while True:
         check_unit(GATEWAY)
         pid = show(GATEWAY).get("MainPID", "0")
@@ -274,9 +284,7 @@ def check_running(probe: Probe, deadline: float) -> None:
                 break
         if time.monotonic() >= deadline:
             raise Unproven(f"the gateway does not get ready: {last}.\n{LOOK}")
-        if time.monotonic() >= next_sign:
-            next_sign = time.monotonic() + 4
-            say(f"waiting for the gateway, at most {seconds_to(deadline)} s more: {last}")
+        signs.of(last)
         time.sleep(POLL_S)
     running, installed = started_from(pid), os.path.realpath(CURRENT)
     if not running.startswith(f"{installed}/"):
