@@ -22,7 +22,7 @@ from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent, DockerAgent
 from applications.hermes.settings.copies import CopySettings
 from applications.hermes.settings.dashboard import DashboardSettings
-from applications.hermes.settings.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE
+from applications.hermes.settings.declaration import MEMORIES, MODEL_API_KEY_VARIABLE, OIDC_SECRET_VARIABLE, merge
 from provisioning.baseline import Account, baseline
 from provisioning.guest.common import LIBRARY
 from provisioning.job import LargeFile, PayloadFile, sha256_of
@@ -421,7 +421,7 @@ def configured(stack: AgentStack, built: Built) -> dict[str, Any]:
         },
         "ca_certificates": agent.model.authorities,
         "settings": declared.config,
-        "managed": declared.managed,
+        "managed": agent.managed,
         "environment": agent.environment,
         "secret_environment": agent.secret_environment,
         "documents": declared.documents,
@@ -511,10 +511,10 @@ def pinned_config(stack: AgentStack) -> dict[str, Any]:
     if model.key:
         # Form A of facts hermes 1: with provider custom only an inline api_key is sent; key_env would be ignored.
         ours["model"]["api_key"] = f"${{{MODEL_API_KEY_VARIABLE}}}"
-    ours |= agent.declared.managed
+    ours = merge(ours, agent.managed)
     if agent.dashboard.enabled and agent.dashboard.trusted_proxies:
         # Read by none of RELEASES yet, but by newer ones; what all read is in managed_environment.
-        ours["dashboard"] = {"trusted_proxies": agent.dashboard.trusted_proxies}
+        ours = merge(ours, {"dashboard": {"trusted_proxies": agent.dashboard.trusted_proxies}})
     return ours
 
 
@@ -548,15 +548,6 @@ def dashboard_environment(dashboard: DashboardSettings) -> dict[str, str]:
         # The web server's own variable; it replaces the default, which is the first of these.
         found["FORWARDED_ALLOW_IPS"] = ",".join(("127.0.0.1", *dashboard.trusted_proxies))
     return found
-
-
-def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge of mappings; `high` wins, lists and scalars are replaced whole."""
-    result = dict(low)
-    for key, value in high.items():
-        below = result.get(key)
-        result[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return result
 
 
 def overridden(low: Mapping[str, Any], high: Mapping[str, Any], above: str = "") -> list[str]:

@@ -109,6 +109,7 @@ CAUSES: dict[str, Row] = {
     "agentApiPort": Row(8700, CONFIGURE, BOTH, API),
     "agentSettings": Row({"timezone": "Europe/Berlin"}, CONFIGURE, BOTH),
     "agentConfigFile": Row("FILE:config.yaml", CONFIGURE, BOTH),
+    "agentTimezone": Row("Europe/Berlin", CONFIGURE, BOTH),
     "agentEnvironment": Row({"A_NAME": "value"}, CONFIGURE, BOTH),
     "agentSecretEnvironment": Row({"A_NAME": "value"}, CONFIGURE, BOTH),
     "agentEnvironmentFiles": Row(["FILE:some.env"], CONFIGURE, BOTH),

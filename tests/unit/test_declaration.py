@@ -6,18 +6,21 @@ import inspect
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import yaml
+from pydantic import SecretStr
 
 from applications.hermes.application import warnings_of
 from applications.hermes.guest.names import STOP_S
 from applications.hermes.phases import managed_config, render_configure
 from applications.hermes.settings.declaration import LONGEST_DRAIN, DeclarationSettings
+from applications.hermes.settings.passed_on import ConfigKey, Variable, config_of, variables_of
 from components.program import parts_in_clear
 from provisioning.guest import common
 from provisioning.plans import PhasePlan
+from settings.section import Section, setting
 from tests.settings import cattle, faults
 
 CANARY = "canary-4e1b"
@@ -327,6 +330,46 @@ def test_fallbacks_and_auxiliary_models_in_the_agents_own_words() -> None:
         {"provider": "openrouter", "model": "x/y"},
     ]
     assert config["auxiliary"] == {"vision": {"provider": "litellm", "model": "eyes", "api_key": "${LITELLM_KEY}"}}
+
+
+# --- settings that reach the agent as they are ---
+
+
+class Marked(Section):
+    """A section as the next setting would be added to it."""
+
+    turns: Annotated[int, ConfigKey("agent.max_turns")] = setting("agentTurns", 0, "A number.")
+    quiet: Annotated[bool, ConfigKey("agent.quiet")] = setting("agentQuiet", False, "A switch.")
+    shell: Annotated[str, ConfigKey("terminal.shell")] = setting("agentShell", "", "A text.")
+    names: Annotated[list[str], Variable("NAMES")] = setting("agentNames", [], "A list.")
+    token: Annotated[SecretStr, Variable("TOKEN")] = setting("agentToken", "", "A secret.")
+    rest: str = setting("agentRest", "x", "Without a mark.")
+
+
+class Around(Section):
+    """One with another in it."""
+
+    inner: Marked
+
+
+def test_a_marked_setting_needs_no_other_place() -> None:
+    given = {"agentTurns": 7, "agentShell": "bash", "agentNames": ["a", "b"], "agentToken": "t"}
+    section = Around(inner=Marked.model_validate(given))
+    assert config_of(section) == {"agent": {"max_turns": 7, "quiet": False}, "terminal": {"shell": "bash"}}
+    found = {each.name: (each.field, each.value) for each in variables_of(section)}
+    assert found == {"NAMES": ("names", "a,b"), "TOKEN": ("token", SecretStr("t"))}
+
+
+def test_a_marked_setting_that_is_empty_is_left_to_the_user() -> None:
+    assert "terminal" not in config_of(Marked())
+    assert not list(variables_of(Marked()))
+
+
+def test_the_time_zone_is_pinned_beside_what_else_is() -> None:
+    stack = cattle(agentTimezone="Europe/Berlin", agentMcpServers={"files": {"command": "npx"}})
+    config = managed_config(stack)
+    assert (config["timezone"], set(config["mcp_servers"])) == ("Europe/Berlin", {"files"})
+    assert "timezone" not in managed_config(cattle())
 
 
 # --- messengers ---

@@ -91,7 +91,7 @@ def test_nothing_of_the_settings_leads_out_of_a_drill() -> None:
     stack = read_stack("drill-cattle", settings, ENVIRONMENT)
     assert isinstance(stack, AgentStack)
     assert stack.cattle.home_on_root
-    assert not stack.agent.messengers.variables
+    assert not stack.agent.variables
 
 
 STATIC = {"cattleAddress": "192.168.1.205/24", "cattleGateway": "192.168.1.1"}

@@ -19,7 +19,6 @@ from applications.hermes.phases import (
     agent_directory_name,
     managed_config,
     managed_environment,
-    merge,
     render_agent,
     render_baseline,
     render_configure,
@@ -27,6 +26,7 @@ from applications.hermes.phases import (
 )
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent
+from applications.hermes.settings.declaration import merge
 from provisioning import PhasePlan
 from provisioning.guest.typed import read
 from tests.settings import DOCKER, bare_metal, cattle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -12,10 +12,11 @@ from pydantic import SecretStr
 from applications.hermes.settings.backups import BackupSettings
 from applications.hermes.settings.copies import CopySettings
 from applications.hermes.settings.dashboard import EVERYWHERE, DashboardSettings
-from applications.hermes.settings.declaration import REFERENCE, DeclarationSettings, at, leaves, references
+from applications.hermes.settings.declaration import REFERENCE, DeclarationSettings, at, leaves, merge, references
 from applications.hermes.settings.docker import ContainerSettings
-from applications.hermes.settings.messengers import VARIABLES, MessengerSettings
+from applications.hermes.settings.messengers import MessengerSettings
 from applications.hermes.settings.model import ApiSettings, ModelSettings
+from applications.hermes.settings.passed_on import Passed, config_of, variables_of
 from applications.hermes.settings.service import ServiceSettings
 from applications.hermes.settings.source import SourceSettings, Version
 from proxmox.errors import Fault
@@ -80,16 +81,26 @@ class AgentSettings(Section):
         return self.dashboard.enabled and bool(self.dashboard.providers) and not is_loopback(self.dashboard_listens_on)
 
     @property
+    def variables(self) -> tuple[Passed, ...]:
+        """The settings that reach the agent as a variable of its environment."""
+        return tuple(variables_of(self))
+
+    @property
     def environment(self) -> dict[str, str]:
         """What is declared of the agent's environment in clear."""
-        of_messengers = {name: value for name, value in self.messengers.variables.items() if isinstance(value, str)}
-        return {**self.declared.environment, **of_messengers}
+        clear = {each.name: each.value for each in self.variables if not isinstance(each.value, SecretStr)}
+        return {**self.declared.environment, **clear}
 
     @property
     def secret_environment(self) -> dict[str, SecretStr]:
         """What is declared of the agent's environment as secrets."""
-        tokens = {name: value for name, value in self.messengers.variables.items() if isinstance(value, SecretStr)}
-        return {**self.declared.all_secrets, **tokens}
+        hidden = {each.name: each.value for each in self.variables if isinstance(each.value, SecretStr)}
+        return {**self.declared.all_secrets, **hidden}
+
+    @property
+    def managed(self) -> dict[str, Any]:
+        """What settings of their own pin in the agent's config.yaml."""
+        return merge(self.declared.managed, config_of(self))
 
     # --- rules ---
 
@@ -117,12 +128,12 @@ class AgentSettings(Section):
             yield self.model.fault("key", text, "leave agentModelKey empty, and set agentSecretEnvironment")
 
     @rule
-    def _messengers_are_given_once(self) -> Iterator[Fault]:
+    def _variables_are_given_once(self) -> Iterator[Fault]:
         declared = {**self.declared.environment, **self.declared.all_secrets}
-        for field, variable in VARIABLES.items():
-            if getattr(self.messengers, field) and variable in declared:
-                text = f"{variable} is in the agent's environment, too"
-                yield self.messengers.fault(field, text, "keep it in one place")
+        for each in self.variables:
+            if each.name in declared:
+                text = f"{each.name} is in the agent's environment, too"
+                yield each.section.fault(each.field, text, "keep it in one place")
 
     # --- what is allowed and may not be meant ---
 

@@ -184,6 +184,15 @@ def _settings(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge of mappings; `high` wins, lists and scalars are replaced whole."""
+    result = dict(low)
+    for key, value in high.items():
+        below = result.get(key)
+        result[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """Each scalar with its dotted key."""
     if isinstance(value, Mapping):

@@ -1,4 +1,7 @@
-"""Messengers by which people talk to the agent. The forms: hermes_cli/web_server.py of 0.19.0 and 0.20.3."""
+"""Messengers by which people talk to the agent.
+
+The forms: hermes_cli/web_server.py of 0.19.0 and 0.20.3. The variables: gateway/config.py and gateway/authz_mixin.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
+from applications.hermes.settings.passed_on import Variable
 from proxmox.errors import Fault
 from settings.kinds import for_env, matches, matching, secret
 from settings.section import Section, rule, setting
@@ -39,12 +43,13 @@ class MessengerSettings(Section):
             "must be a whole token of a Telegram bot",
             "BotFather prints it: 123456789:ABC...",
         ),
+        Variable("TELEGRAM_BOT_TOKEN"),
     ] = setting(
         "agentTelegramToken",
         "",
         "The token of a Telegram bot. The agent polls Telegram, so no port is open.",
     )
-    telegram_allowed_users: NumericUsers = setting(
+    telegram_allowed_users: Annotated[NumericUsers, Variable("TELEGRAM_ALLOWED_USERS")] = setting(
         "agentTelegramAllowedUsers",
         [],
         "Who may talk to the agent by Telegram: numeric user ids. Empty: nobody.",
@@ -56,23 +61,26 @@ class MessengerSettings(Section):
             "must be a whole token of a Discord bot",
             "the Developer Portal shows it once: Bot, Reset Token",
         ),
+        Variable("DISCORD_BOT_TOKEN"),
     ] = setting("agentDiscordToken", "", "The token of a Discord bot.")
-    discord_allowed_users: NumericUsers = setting(
+    discord_allowed_users: Annotated[NumericUsers, Variable("DISCORD_ALLOWED_USERS")] = setting(
         "agentDiscordAllowedUsers", [], "Who may talk to the agent by Discord: numeric user ids. Empty: nobody."
     )
     slack_bot_token: Annotated[
         SecretStr,
         _token(r"xoxb-\S+", "must be a bot token of Slack, xoxb-...", "OAuth & Permissions of the app shows it"),
+        Variable("SLACK_BOT_TOKEN"),
     ] = setting("agentSlackBotToken", "", "The bot token of a Slack app, xoxb-..., with agentSlackAppToken.")
     slack_app_token: Annotated[
         SecretStr,
         _token(r"xapp-\S+", "must be an app-level token of Slack, xapp-...", "Basic Information of the app makes one"),
+        Variable("SLACK_APP_TOKEN"),
     ] = setting(
         "agentSlackAppToken",
         "",
         "The app-level token of the same Slack app, xapp-..., for its socket mode: no port is open.",
     )
-    slack_allowed_users: SlackUsers = setting(
+    slack_allowed_users: Annotated[SlackUsers, Variable("SLACK_ALLOWED_USERS")] = setting(
         "agentSlackAllowedUsers", [], "Who may talk to the agent by Slack: member ids, U.... Empty: nobody."
     )
 
@@ -82,21 +90,3 @@ class MessengerSettings(Section):
         if bool(self.slack_bot_token) != bool(self.slack_app_token):
             text = "Slack needs agentSlackBotToken and agentSlackAppToken"
             yield self.fault("slack_app_token", text, "set both, or none")
-
-    @property
-    def variables(self) -> dict[str, SecretStr | str]:
-        """What is set, as variables of the agent's environment."""
-        values = {variable: getattr(self, name) for name, variable in VARIABLES.items()}
-        return {name: ",".join(value) if isinstance(value, list) else value for name, value in values.items() if value}
-
-
-VARIABLES = {
-    "telegram_token": "TELEGRAM_BOT_TOKEN",
-    "telegram_allowed_users": "TELEGRAM_ALLOWED_USERS",
-    "discord_token": "DISCORD_BOT_TOKEN",
-    "discord_allowed_users": "DISCORD_ALLOWED_USERS",
-    "slack_bot_token": "SLACK_BOT_TOKEN",
-    "slack_app_token": "SLACK_APP_TOKEN",
-    "slack_allowed_users": "SLACK_ALLOWED_USERS",
-}
-"""By field: what gateway/config.py and gateway/authz_mixin.py of 0.19.0 and 0.20.3 read."""

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import AfterValidator, Field
 
-from settings.kinds import USUAL_UID, Account, AccountId, DebianPackages, OptionalPlainPath, PythonPackage, once
+from applications.hermes.settings.passed_on import ConfigKey
+from settings.kinds import (
+    USUAL_UID,
+    Account,
+    AccountId,
+    DebianPackages,
+    OptionalPlainPath,
+    PythonPackage,
+    once,
+    or_empty,
+)
 from settings.section import Section, refuse, setting
 
 
@@ -17,6 +29,18 @@ def _arguments(value: list[str]) -> list[str]:
             raise refuse("--replace would make the gateway and its service end each other", "leave it out")
         if not argument or not argument.isprintable():
             raise refuse("an argument must be a text in one line", "write one argument an item, like: -v")
+    return value
+
+
+def _timezone(value: str) -> str:
+    """As the agent reads it (hermes_time.py of 0.19.0 and 0.20.3); one that it does not know, it takes for UTC."""
+    try:
+        # A machine may have no list of zones: then the form alone is looked at.
+        known = not available_timezones() or bool(ZoneInfo(value))
+    except (ValueError, ZoneInfoNotFoundError, OSError):
+        known = False
+    if not known or not re.fullmatch(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", value):
+        raise refuse("must be a time zone by its IANA name", "write it like Europe/Berlin; empty: UTC")
     return value
 
 
@@ -54,6 +78,12 @@ class ServiceSettings(Section):
     )
     restart_seconds: Annotated[int, Field(ge=0, le=3600)] = setting(
         "agentRestartSeconds", 5, "The seconds that systemd waits before it does so."
+    )
+    timezone: Annotated[str, or_empty(_timezone), ConfigKey("timezone")] = setting(
+        "agentTimezone",
+        "",
+        "The time zone that the agent tells the time in, and runs its cron jobs by: Europe/Berlin for one. Empty: the "
+        "cattle's, which is UTC unless it was set there.",
     )
     extra_packages: DebianPackages = setting(
         "agentExtraPackages", [], "Debian packages for the agent, for example ffmpeg for voice messages."
