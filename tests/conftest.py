@@ -6,9 +6,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from lab.engine import take_interrupts
+
+# Neither the speed of a machine nor chance decides a test: hypothesis has limits of its own, and other cases each time.
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None, derandomize=True
+)
+settings.load_profile("any-machine")
 
 _TOGETHER = ("tests/e2e/", "pvelab/tests/containers/", "pvelab/tests/test_command.py", "pvelab/tests/test_readme.py")
 

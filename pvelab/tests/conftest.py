@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from lab_harness import Lab
 
 from pvelab.config import DEFAULT_STORAGES, SHARED, LabConfig, StorageConfig
@@ -14,6 +15,12 @@ from pvelab.release import DEFAULT
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
 from pvelab.testing import pvelab, pvelab_session  # noqa: F401 - as the plugin, where pvelab is not installed
+
+# Neither the speed of a machine nor chance decides a test: hypothesis has limits of its own, and other cases each time.
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None, derandomize=True
+)
+settings.load_profile("any-machine")
 
 
 def _lab(folder: Path, pve: str = DEFAULT) -> Iterator[Lab]:

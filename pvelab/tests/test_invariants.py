@@ -170,7 +170,7 @@ OPTIONS = st.fixed_dictionaries(
     st.dictionaries(NAMES, OPTIONS, max_size=3),
     st.lists(st.sampled_from(["mp1", "net0"]), unique=True),
 )
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_files_parse_back(
     main: dict[str, str], pending: dict[str, str], snapshots: dict[str, dict[str, str]], delete: list[str]
 ) -> None:

@@ -279,7 +279,7 @@ lines = st.dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
 @given(
     st.dictionaries(st.sampled_from(list(state.FIELDS)), json_values),
     st.dictionaries(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from applications.hermes.compose import compose_file, container_parameters, identity, reach, service
@@ -206,7 +206,6 @@ TEXTS = st.lists(st.sampled_from(["$", "$$", "{", "}", "${", "HOME", "_", ":-", 
 )
 
 
-@settings(deadline=None)
 @given(TEXTS, TEXTS, TEXTS)
 def test_whatever_is_declared_compose_reads_it_as_it_is(value: str, path: str, host: str) -> None:
     """In values of the environment, in paths, lists and maps; in the label and the command it is the same walk."""

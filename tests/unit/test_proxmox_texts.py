@@ -6,7 +6,7 @@ import inspect
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxmox import errors
@@ -86,7 +86,6 @@ OPTIONS = st.dictionaries(
 )
 
 
-@settings(deadline=None, database=None)
 @given(OPTIONS, st.randoms(use_true_random=False))
 def test_what_is_written_reads_back_the_same_in_any_order(options: dict[str, str], random: object) -> None:
     mount = MountPoint(DISK, "/data", options)
