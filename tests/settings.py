@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from applications.hermes.application import phases_of
+from applications.hermes.phases import phases_of
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent
 from components.application import foresee

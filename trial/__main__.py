@@ -22,10 +22,10 @@ from typing import Any, NoReturn
 
 import yaml
 
-from applications.hermes.application import own_uv
 from applications.hermes.held import Held, look, lost
 from applications.hermes.phases import (
     Built,
+    own_uv,
     render_agent,
     render_backups,
     render_baseline,

@@ -1,31 +1,19 @@
-"""Hermes as an application: its phases one after the other, and a stack's outputs."""
+"""Hermes as an application: what its stack warns of, and its outputs. Its phases: phases.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache, partial
-from pathlib import Path
-from typing import Any
-
-from applications import Answer, Application, PhaseSpec
-from applications.hermes.asking import asking_first
+from applications import Answer, Application
 from applications.hermes.commands import COMMANDS
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY, MANAGED_ENV
 from applications.hermes.phases import (
-    NOT_OF_THE_BUILD,
-    Built,
     overridden,
+    phases_of,
     pinned_config,
-    render_agent,
-    render_baseline,
-    render_configure,
-    render_verify,
 )
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import AgentSettings, DockerAgent
 from applications.hermes.settings.dashboard import EVERYWHERE
-from provisioning.plans import ROOT, PhasePlan, differing_keys
 from settings.kinds import bracketed, is_loopback
 
 
@@ -49,13 +37,6 @@ STATE_OF_CONTAINER = asks_state(
     f"scripts/agent ssh systemctl start {CONTAINER_UNIT}",
 )
 PRINTS_API_KEY = rf"""sed -n "s/^API_SERVER_KEY='\([A-Za-z0-9_-]*\)'\$/\1/p" {MANAGED_ENV}"""
-NEW_BUILD = "/opt/hermes/new-build"
-
-
-def own_uv() -> Path | None:
-    """The uv that set-up has put into this checkout, for the guest; None where there is none: the guest fetches one."""
-    path = ROOT / ".cache" / "uv" / "bin" / "uv"
-    return path if path.exists() else None
 
 
 def warnings_of(stack: AgentStack) -> list[str]:
@@ -68,32 +49,6 @@ def warnings_of(stack: AgentStack) -> list[str]:
             for key in overridden(declared.config, pinned_config(stack))
         ),
     ]
-
-
-def phases_of(stack: AgentStack) -> tuple[PhaseSpec, ...]:
-    """baseline -> agent -> configure -> verify. A plan is rendered once for the same outputs of an earlier phase."""
-    configure, verify = cache(partial(render_configure, stack)), cache(partial(render_verify, stack))
-
-    def foresee(plan: PhasePlan, last: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Where it is going to build, NEW_BUILD stands for the folder."""
-        changed = set(differing_keys(last.get("declared") or {}, plan.declared)) - NOT_OF_THE_BUILD
-        builds = not isinstance(stack.agent, DockerAgent) and changed
-        return {"directory": NEW_BUILD} if builds else last.get("results") or {}
-
-    return (
-        PhaseSpec(
-            "baseline", lambda _: render_baseline(stack), baked=True, in_cattle=lambda plan: asking_first(plan, stack)
-        ),
-        PhaseSpec("agent", lambda _: render_agent(stack.agent, own_uv()), foresee=foresee, baked=True),
-        PhaseSpec("configure", lambda found: configure(Built.of(found)), needs="results", warnings=unknown_settings),
-        PhaseSpec("verify", verify, needs="digest"),
-    )
-
-
-def unknown_settings(results: Mapping[str, Any]) -> Iterator[str]:
-    """The installed agent said so when it read them; said again as long as they are declared."""
-    for key in results.get("unknown_settings") or ():
-        yield f"the installed agent knows no setting {key}: is it written right?"
 
 
 # --- outputs ------------------------------------------------------------------------------------

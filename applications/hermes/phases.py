@@ -1,16 +1,18 @@
-"""Hermes's phases, as pure functions: settings in, a plan out. Nothing here touches the network."""
+"""Hermes's phases, in their order, as pure functions: settings in, a plan out. Nothing here touches the network."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from applications.hermes.asking import question_of
+from applications import PhaseSpec
+from applications.hermes.asking import asking_first, question_of
 from applications.hermes.compose import ca_digest, compose_file, container_parameters, identity, service
 from applications.hermes.guest import inputs as guest
 from applications.hermes.guest.home import Document
@@ -28,8 +30,10 @@ from provisioning.guest.common import LIBRARY
 from provisioning.job import LargeFile, PayloadFile, sha256_of
 from provisioning.plans import (
     READ_AT_START,
+    ROOT,
     PhasePlan,
     as_declared,
+    differing_keys,
     digest_of,
     guest_main,
     guest_package,
@@ -64,6 +68,9 @@ VARIABLES_OF_SECRETS = {
 }
 """By its path in what is declared: the variable that the agent reads a secret from."""
 
+NEW_BUILD = "/opt/hermes/new-build"
+"""In a preview: the folder of a build that is going to be made."""
+
 BACKUPS_PATH = f"{LIBRARY}/backups"
 
 # ripgrep and git: the agent's file and repository tools; python3: its interpreter, and that of our own later phases.
@@ -96,6 +103,38 @@ class Built:
     def of(cls, results: Mapping[str, Any]) -> Built:
         """From the agent phase's outputs."""
         return cls(results.get("directory"), results.get("unfinished_update"))
+
+
+def phases_of(stack: AgentStack) -> tuple[PhaseSpec, ...]:
+    """baseline -> agent -> configure -> verify. A plan is rendered once for the same outputs of an earlier phase."""
+    configure, verify = cache(partial(render_configure, stack)), cache(partial(render_verify, stack))
+
+    def foresee(plan: PhasePlan, last: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Where it is going to build, NEW_BUILD stands for the folder."""
+        changed = set(differing_keys(last.get("declared") or {}, plan.declared)) - NOT_OF_THE_BUILD
+        builds = not isinstance(stack.agent, DockerAgent) and changed
+        return {"directory": NEW_BUILD} if builds else last.get("results") or {}
+
+    return (
+        PhaseSpec(
+            "baseline", lambda _: render_baseline(stack), baked=True, in_cattle=lambda plan: asking_first(plan, stack)
+        ),
+        PhaseSpec("agent", lambda _: render_agent(stack.agent, own_uv()), foresee=foresee, baked=True),
+        PhaseSpec("configure", lambda found: configure(Built.of(found)), needs="results", warnings=unknown_settings),
+        PhaseSpec("verify", verify, needs="digest"),
+    )
+
+
+def unknown_settings(results: Mapping[str, Any]) -> Iterator[str]:
+    """The installed agent said so when it read them; said again as long as they are declared."""
+    for key in results.get("unknown_settings") or ():
+        yield f"the installed agent knows no setting {key}: is it written right?"
+
+
+def own_uv() -> Path | None:
+    """The uv that set-up has put into this checkout, for the guest; None where there is none: the guest fetches one."""
+    path = ROOT / ".cache" / "uv" / "bin" / "uv"
+    return path if path.exists() else None
 
 
 def account(stack: AgentStack) -> dict[str, Any]:

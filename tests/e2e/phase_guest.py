@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from applications.hermes.application import own_uv
 from applications.hermes.phases import (
     EXTRAS,
     Built,
+    own_uv,
     render_agent,
     render_backups,
     render_baseline,

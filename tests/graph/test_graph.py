@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pytest
 
-from applications.hermes import application
+from applications.hermes import phases as hermes_phases
 from applications.hermes.application import PRINTS_API_KEY
 from applications.hermes.guest.names import MANAGED_ENV
 from applications.hermes.phases import Built, render_agent, render_configure
@@ -286,7 +286,7 @@ def test_each_plan_is_rendered_once(declare: Declare, monkeypatch: pytest.Monkey
         return made
 
     for name in ("render_baseline", "render_agent", "render_configure", "render_verify"):
-        monkeypatch.setattr(application, name, counted(getattr(application, name)))
+        monkeypatch.setattr(hermes_phases, name, counted(getattr(hermes_phases, name)))
 
     def program() -> None:
         read = settings()

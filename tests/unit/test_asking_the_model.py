@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from applications.hermes.application import phases_of
 from applications.hermes.asking import asking_first, question_of
 from applications.hermes.guest import model
 from applications.hermes.guest.inputs import Question
-from applications.hermes.phases import render_baseline, render_configure
+from applications.hermes.phases import phases_of, render_baseline, render_configure
 from provisioning.guest.common import Refusal
 from provisioning.guest.typed import read
 from provisioning.plans import PhasePlan
