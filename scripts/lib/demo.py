@@ -25,6 +25,7 @@ from lab.instance import CHECKOUT, Lab, LabError
 from provisioning.errors import ProvisioningError
 from provisioning.ssh import Card, HostKey, SshTarget, connect
 from scripts.lib.ending import end_with
+from scripts.lib.recording import Recording
 
 SPANS = {
     "create": ("cattle-container",),
@@ -272,8 +273,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Show the whole main job on a local Proxmox.")
     parser.add_argument("--down", action="store_true", help="remove everything at the end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what is shown to FILE, an SVG that plays it")
     options = parser.parse_args()
-    console = Console(highlight=False)
+    console = Recording()
     demo = Demo(Lab.default(), console)
     try:
         demo.run()
@@ -281,6 +283,8 @@ def main() -> int:
             options.json.write_text(json.dumps(demo.figures, indent=2) + "\n")
         if not options.down:
             demo.say_what_is_left()
+        if options.record:
+            options.record.write_text(console.picture("scripts/demo"), encoding="utf-8")
     except (DemoError, LabError) as error:
         console.print(f"\n[red]The demo failed.[/red] {error}", markup=True)
         if demo.log.exists():

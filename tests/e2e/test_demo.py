@@ -54,8 +54,10 @@ def lab_dir(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(DEADLINE + 60)
 def test_the_demo_holds_what_it_claims_and_cleans_up(lab_dir: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
+    # docs/demo.svg is made so.
+    recording = Path(os.environ.get("DEMO_RECORDING") or tmp_path / "demo.svg").resolve()
     done = subprocess.run(
-        [ROOT / "scripts" / "demo", "--down", "--json", figures],
+        [ROOT / "scripts" / "demo", "--down", "--json", figures, "--record", recording],
         env={**os.environ, "HERMES_LAB_DIR": str(lab_dir)},
         capture_output=True,
         text=True,
@@ -76,5 +78,7 @@ def test_the_demo_holds_what_it_claims_and_cleans_up(lab_dir: Path, tmp_path: Pa
         assert claim in done.stdout, done.stdout
     phases = json.loads(figures.read_text())["phases"]
     assert set(phases) == {"ensure pet", "create", "ssh", "attach", "baseline", "agent", "configure", "verify"}
+    recorded = recording.read_text()
+    assert "agent&#160;remembers" in recorded
     assert not lab_dir.exists()
     assert left_behind(Place.of(lab_dir)) == {}
