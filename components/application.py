@@ -9,6 +9,7 @@ from typing import Any
 import pulumi
 
 from applications import Answer, PhaseSpec, application
+from components.dynamic import Component
 from components.parts import Access
 from components.phase import Phase
 from components.plugins import RemoteCommand
@@ -29,7 +30,7 @@ def foresee(specs: Sequence[PhaseSpec], known: Mapping[str, Mapping[str, Any]]) 
     return plans
 
 
-class Application(pulumi.ComponentResource):
+class Application(Component):
     """The phases in their order. Each runs again only when what it depends on changes."""
 
     exports: dict[str, pulumi.Output[Any]]
@@ -47,7 +48,7 @@ class Application(pulumi.ComponentResource):
     ) -> None:
         """``before``: the phases' outputs in the state, by the resource's name."""
         spec = application(stack.application)
-        super().__init__(f"hermes-homelab:components:{spec.component}", name, {}, opts)
+        super().__init__(spec.component, name, opts)
         for text in spec.warnings(stack):
             pulumi.log.warn(text, self)
         specs, phases = spec.phases(stack), dict[str, Phase]()

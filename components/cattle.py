@@ -13,7 +13,7 @@ from applications import application
 from components.application import Application
 from components.claim import Claim
 from components.container import ContainerSpec, container, proxmox_provider
-from components.dynamic import Owned
+from components.dynamic import Component, Owned
 from components.network import NetworkPlan, network_spec
 from components.node_shell import NodeSpec
 from components.parts import Access, HostMounts, HostMountsProof, Power, VolumeAttachment
@@ -26,12 +26,13 @@ PURPOSE = "Its data is on a volume of the pet; this guest itself can be thrown a
 PURPOSE_ON_ROOT = "Its data is on its own root file system, and goes with this guest."
 
 
-class Cattle(pulumi.ComponentResource):
+class Cattle(Component):
     """Container, host mounts, attachment, power and, where the stack has one, SSH access and the application.
 
     ``attach`` None: the home is not on a volume. ``host`` None: nothing is asked of root.
     ``network`` None: there is no container yet. ``golden``: the template that it is cloned from where it is made.
-    ``exports``: the outputs.
+    ``volid``: the volume, where it is not known yet; ``after``: whose volumes they are; ``among_others``: as of a
+    pet. ``exports``: the outputs.
     """
 
     exports: dict[str, pulumi.Input[Any]]
@@ -47,9 +48,12 @@ class Cattle(pulumi.ComponentResource):
         phases: Mapping[str, Mapping[str, Any]] | None = None,
         network: NetworkPlan | None = None,
         golden: int | None = None,
+        volid: pulumi.Input[str] | None = None,
+        after: Sequence[pulumi.Resource] = (),
+        among_others: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("hermes-homelab:components:Cattle", name, {}, opts)
+        super().__init__("Cattle", name, opts)
         connection, cattle = stack.connection, stack.cattle
         opts = pulumi.ResourceOptions(parent=self)
         claim = Claim(f"{name}-claim", vmid=cattle.vmid, adopted=stack.claim, opts=opts)
@@ -79,12 +83,15 @@ class Cattle(pulumi.ComponentResource):
             # Set by HostMounts where they are more than nesting: the plugin would send them all, and be refused
             # (facts proxmox 15).
             also_ignore=["features"],
-            opts=pulumi.ResourceOptions(parent=self, provider=proxmox_provider(connection, dict(os.environ))),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                provider=proxmox_provider(connection, dict(os.environ), among_others=self if among_others else None),
+            ),
         )
         owned = Owned(guest.id, claim.claim, connection.node)
         # Each has to be undone before the one that it depends on: power, volume, host mounts, container. So none has
         # `replace_with`, whose deletions come in any order: another `guest` replaces them in the order of dependencies.
-        parts: list[pulumi.Resource] = []
+        parts: list[pulumi.Resource] = [*after]
 
         def next_part() -> pulumi.ResourceOptions:
             return pulumi.ResourceOptions(parent=self, depends_on=list(parts), delete_before_replace=True)
@@ -93,7 +100,7 @@ class Cattle(pulumi.ComponentResource):
             parts.append(HostMounts(f"{name}-host-mounts", host, owned, next_part()))
         attachment = None
         if attach is not None:
-            attachment = VolumeAttachment(f"{name}-volume", attach, owned, next_part())
+            attachment = VolumeAttachment(f"{name}-volume", attach, owned, next_part(), volid=volid)
             parts.append(attachment)
         power = Power(f"{name}-power", PowerSpec(cattle.vmid), owned, next_part())
         parts.append(power)

@@ -14,6 +14,7 @@ from functools import partial
 import pulumi
 
 from components.claim import Claim, vmid_proof
+from components.dynamic import Component
 from components.network import NetworkPlan, cards, ip_configs, name_service
 from components.plugins import ContainerLegacy, ProxmoxProvider
 from proxmox.connection import ENVIRONMENT, Connection
@@ -65,8 +66,10 @@ class ContainerSpec:
         return CloneSpec(self.golden, self.vmid, self.node, self.storage, self.disk, given, card)
 
 
-def proxmox_provider(connection: Connection, environment: dict[str, str]) -> ProxmoxProvider:
-    """The plugin's provider.
+def proxmox_provider(
+    connection: Connection, environment: dict[str, str], among_others: Component | None = None
+) -> ProxmoxProvider:
+    """The plugin's provider. ``among_others``: the component that it is for, in a stack that has more of them.
 
     What the environment says, the plugin reads there itself at each run, ``destroy`` included: a
     rotated token then needs no ``up`` first (pulumi#4512). Only what comes from the configuration
@@ -76,12 +79,13 @@ def proxmox_provider(connection: Connection, environment: dict[str, str]) -> Pro
     def unless_in_environment(key: str, value: pulumi.Input[str]) -> pulumi.Input[str] | None:
         return None if environment.get(ENVIRONMENT[key]) else value
 
+    name = "proxmox" if among_others is None else f"{among_others._name}-proxmox"
     return ProxmoxProvider(
-        "proxmox",
+        name,
         endpoint=unless_in_environment("endpoint", connection.endpoint),
         api_token=unless_in_environment("apiToken", pulumi.Output.secret(connection.api_token.get_secret_value())),
         insecure=None if environment.get(ENVIRONMENT["insecure"]) else connection.insecure,
-        opts=pulumi.ResourceOptions(env_var_mappings={ENVIRONMENT["caFile"]: "SSL_CERT_FILE"}),
+        opts=pulumi.ResourceOptions(parent=among_others, env_var_mappings={ENVIRONMENT["caFile"]: "SSL_CERT_FILE"}),
     )
 
 

@@ -10,7 +10,7 @@ import pulumi
 
 from applications import PhaseSpec, application
 from components.claim import Claim
-from components.dynamic import Resource
+from components.dynamic import Component, Resource
 from components.network import network_spec
 from provisioning.golden import image_digest, seal
 from provisioning.plans import PhasePlan
@@ -91,13 +91,13 @@ class Image(Resource, kind="guest:Image"):
         self.digest = digest
 
 
-class GoldenTemplate(pulumi.ComponentResource):
+class GoldenTemplate(Component):
     """A claim and the template. ``exports``: the outputs."""
 
     exports: dict[str, pulumi.Input[Any]]
 
     def __init__(self, name: str, stack: ApplicationStack, keys: Sequence[str]) -> None:
-        super().__init__("hermes-homelab:components:GoldenTemplate", name, {})
+        super().__init__("GoldenTemplate", name)
         claim = Claim(f"{name}-claim", vmid=None, opts=pulumi.ResourceOptions(parent=self))
         image = Image(f"{name}-template", stack, keys=keys, claim=claim, opts=pulumi.ResourceOptions(parent=self))
         self.exports = {

@@ -9,6 +9,7 @@ import pulumi
 
 from components.dynamic import Owned, Resource, SpecResource
 from components.node_shell import NodeSpec
+from proxmox.mountpoint import owner_of
 from proxmox.planning import AttachSpec, PowerSpec, RemovalSpec, VolumeSpec
 
 
@@ -44,8 +45,18 @@ class VolumeAttachment(SpecResource, kind="proxmox:VolumeAttachment"):
     volid: pulumi.Output[str]
     path: pulumi.Output[str]
 
-    def __init__(self, name: str, spec: AttachSpec, owned: Owned, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(name, spec, owned, outputs=["attached"], opts=opts)
+    def __init__(
+        self,
+        name: str,
+        spec: AttachSpec,
+        owned: Owned,
+        opts: pulumi.ResourceOptions | None = None,
+        *,
+        volid: pulumi.Input[str] | None = None,
+    ) -> None:
+        """``volid``: the spec's, and with it its owner, while it is not known."""
+        later = {} if volid is None else {"volid": volid, "owner": pulumi.Output.from_input(volid).apply(owner_of)}
+        super().__init__(name, spec, owned, outputs=["attached"], later=later, opts=opts)
 
 
 class Power(SpecResource, kind="proxmox:Power"):

@@ -10,21 +10,21 @@ import pulumi
 
 from components.claim import Claim
 from components.container import ContainerSpec, container, proxmox_provider
-from components.dynamic import Owned
+from components.dynamic import Component, Owned
+from components.naming import GUARD_SAYS
 from components.parts import Guard, Power, Volume, VolumeRemoval
 from proxmox.planning import PowerSpec, RemovalSpec, VolumeSpec
 from settings.stack import PetStack
 
 WHY_GUARDED = "the volumes of the cattle belong to this guest"
-SAYS_WHY = "-owns-the-agents-data--to-remove-it-read-docs-operations-md-Remove-everything-for-good"
-"""The end of the guard's name: the one word of ours in the engine's refusal of a destroy without a refresh."""
 PURPOSE = "Owns the volumes of the cattle. Do not destroy: the volumes would go with it."
 
 
-class PetStorage(pulumi.ComponentResource):
+class PetStorage(Component):
     """A protected guest and its volumes, each a resource of its own.
 
-    Outputs: ``vmid``, ``node``, and ``volumes`` by name: volid, size in GB, storage, path on the pet.
+    ``among_others``: whether the stack has other components, each with a provider of the plugin. Outputs: ``vmid``,
+    ``node``, and ``volumes`` by name: volid, size in GB, storage, path on the pet.
     """
 
     vmid: int
@@ -36,11 +36,13 @@ class PetStorage(pulumi.ComponentResource):
         name: str,
         stack: PetStack,
         volumes: Sequence[VolumeSpec],
+        *,
+        among_others: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("hermes-homelab:components:PetStorage", name, {}, opts)
+        super().__init__("PetStorage", name, opts)
         connection, pet = stack.connection, stack.pet
-        provider = proxmox_provider(connection, dict(os.environ))
+        provider = proxmox_provider(connection, dict(os.environ), among_others=self if among_others else None)
         # From the first run on: the engine goes by the flags that are in the state already (pulumi#13428).
         kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
         claim = Claim(f"{name}-claim", vmid=pet.vmid, adopted=stack.claim, opts=kept)
@@ -91,6 +93,10 @@ class PetStorage(pulumi.ComponentResource):
             opts = pulumi.ResourceOptions(parent=self, depends_on=[guarded[-1]])
             guarded.append(Power(f"{name}-power", PowerSpec(pet.vmid), owned, opts))
         Guard(
-            f"{name}{SAYS_WHY}", reason=WHY_GUARDED, parent=self, guarded=guarded, before=f"{name}-is-never-destroyed"
+            f"{name}-{GUARD_SAYS}",
+            reason=WHY_GUARDED,
+            parent=self,
+            guarded=guarded,
+            before=f"{name}-is-never-destroyed",
         )
         self.register_outputs({"vmid": self.vmid, "node": self.node, "volumes": self.volumes})

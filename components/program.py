@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 import yaml
@@ -14,8 +14,13 @@ from pulumi.runtime.config import CONFIG, is_config_secret
 
 from components.state import OwnState, read_outputs, read_own_state, why_unreadable
 from proxmox.errors import Fault, Faults
+from proxmox.planning import AttachSpec
 from settings.read import SECRETS, SETTINGS, read_stack, stack_file
 from settings.stack import ApplicationStack, CattleStack, PetStack, Stack
+
+if TYPE_CHECKING:
+    from components.cattle import Cattle
+    from components.pet import PetStorage
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -76,10 +81,15 @@ def _text_of(stack: str) -> str:
 
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
+    pet = declare_pet("pet", stack, read_own_state(stack.claim))
+    return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
+
+
+def declare_pet(name: str, stack: PetStack, state: OwnState, **more: Any) -> PetStorage:
+    """Check a pet's surroundings, then declare it. ``more``: as the component takes it."""
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
     from components.preflight import chosen_template, judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
 
-    state = read_own_state(stack.claim)
     # Before all else: what is said of another guest would only confuse.
     _refuse(stack, pet_place_faults(stack, state))
     stack = stack.model_copy(update={"template": chosen_template(stack, state)})
@@ -87,8 +97,7 @@ def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
     faults, warnings, network = judge_pet(stack, check, state)
     _refuse(stack, faults)
     _warn([*warnings, *network.warnings(stack.pet.vmid)])
-    pet = PetStorage("pet", stack, check.volumes)
-    return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
+    return PetStorage(name, stack, check.volumes, **more)
 
 
 def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:
@@ -111,6 +120,27 @@ def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:
 
 
 def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
+    owner, volid = None, None
+    if stack.cattle.volume:
+        pet = pet_outputs(stack)
+        owner, volid = int(pet["vmid"]), _volume_of(pet, stack)["volid"]
+    return declare_cattle("cattle", stack, read_own_state(stack.claim), owner=owner, volid=volid).exports
+
+
+def declare_cattle(
+    name: str,
+    stack: CattleStack,
+    state: OwnState,
+    *,
+    owner: int | None,
+    volid: str | None,
+    later: pulumi.Output[str] | None = None,
+    **more: Any,
+) -> Cattle:
+    """Check a cattle's surroundings, then declare it.
+
+    ``later``: the volume, where it is yet to be made, and nothing is known of it; ``more``: as the component takes it.
+    """
     from components.cattle import Cattle  # noqa: PLC0415
     from components.preflight import (  # noqa: PLC0415
         cattle_check,
@@ -123,15 +153,9 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
         warnings_of,
     )
 
-    owner, volume = None, None
-    if stack.cattle.volume:
-        pet = pet_outputs(stack)
-        owner, volume = int(pet["vmid"]), _volume_of(pet, stack)
-    state = read_own_state(stack.claim)
     stack = stack.model_copy(update={"template": chosen_template(stack, state)})
     keys, key_faults = public_keys(stack, state)
     host = host_spec(stack, state)
-    volid = volume["volid"] if volume else None
     golden, golden_faults = golden_template(stack, state, keys)
     check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys, golden=golden)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
@@ -140,17 +164,21 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     lost = network.faults(vmid, stack.connection.node)
     _refuse(stack, [*key_faults, *golden_faults, *home_faults(stack, keys, state), *faults, *lost])
     _warn([*warnings, *warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
-    cattle = Cattle(
-        "cattle",
+    attach = check.attach
+    if later is not None:
+        attach = AttachSpec(vmid, stack.connection.node, "", stack.cattle.mount_path, owner=0, recorded=state.volid)
+    return Cattle(
+        name,
         stack,
-        attach=check.attach,
+        attach=attach,
+        volid=later,
         host=None if host is None else replace(host, folders=tuple(folders)),
         ssh_public_keys=keys,
         phases=state.phases,
         network=network,
         golden=golden,
+        **more,
     )
-    return cattle.exports
 
 
 def _warn(warnings: Iterable[str]) -> None:

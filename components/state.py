@@ -9,17 +9,28 @@ from typing import Any, Literal
 import pulumi
 import tenacity
 
+from components.naming import GUARD_SAYS, kind_of
 from proxmox.planning import AttachSpec, VolumeSpec
 
 READ_SECONDS = 10.0
-_CLAIM_TYPE = "pulumi-python:dynamic/proxmox:Claim"
-_VOLUME_TYPE = "pulumi-python:dynamic/proxmox:Volume"
-_ATTACHMENT_TYPE = "pulumi-python:dynamic/proxmox:VolumeAttachment"
-_POWER_TYPE = "pulumi-python:dynamic/proxmox:Power"
-_HOST_MOUNTS_TYPE = "pulumi-python:dynamic/proxmox:HostMounts"
-_GUARD_TYPE = "pulumi-python:dynamic/proxmox:Guard"
-_PHASE_TYPE = "pulumi-python:dynamic/guest:Phase"
-_CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
+_STACK = "pulumi:pulumi:Stack"
+_CLAIM = "proxmox:Claim"
+_VOLUME = "proxmox:Volume"
+_ATTACHMENT = "proxmox:VolumeAttachment"
+_POWER = "proxmox:Power"
+_HOST_MOUNTS = "proxmox:HostMounts"
+_GUARD = "proxmox:Guard"
+_PHASE = "guest:Phase"
+_CONTAINER = "proxmoxve:index/containerLegacy:ContainerLegacy"
+_ONE_OF_A_KIND = {
+    _CLAIM: "claim",
+    _CONTAINER: "container",
+    _ATTACHMENT: "volume",
+    _POWER: "power",
+    _HOST_MOUNTS: "host-mounts",
+    _GUARD: GUARD_SAYS,
+}
+"""By its kind: what the name of a component's only resource of that kind has behind the component's."""
 
 
 @dataclass(frozen=True)
@@ -54,32 +65,70 @@ def own_state_of(resources: Mapping[str, Mapping[str, Any]]) -> OwnState:
     container: Mapping[str, Any] = {}
     placed: tuple[Mapping[str, Any], ...] | None = None
     phases: dict[str, Mapping[str, Any]] = {}
+    complete = False
     for urn, resource in resources.items():
-        if resource["type"] == _CLAIM_TYPE:
+        kind = kind_of(resource["type"])
+        if kind == _CLAIM:
             claim = resource["outputs"].get("claim")
-        elif resource["type"] == _CONTAINER_TYPE:
+        elif kind == _CONTAINER:
             container = resource["outputs"]
             # An import leaves vmId empty; the id is the VMID, too.
             vmid = int(container.get("vmId") or container["id"])
-        elif resource["type"] == _VOLUME_TYPE:
+        elif kind == _VOLUME:
             volumes[resource["outputs"]["name"]] = VolumeSpec.recorded_in(resource["outputs"])
-        elif resource["type"] == _ATTACHMENT_TYPE:
+        elif kind == _ATTACHMENT:
             home, volid = "volume", AttachSpec.recorded_in(resource["outputs"])
-        elif resource["type"] == _POWER_TYPE:
+        elif kind == _POWER:
             home = home or "root"
-        elif resource["type"] == _HOST_MOUNTS_TYPE:
+        elif kind == _HOST_MOUNTS:
             placed = tuple(resource["outputs"].get("placed") or ())
-        elif resource["type"] == _PHASE_TYPE:
+        elif kind == _PHASE:
             phases[urn.rsplit("::", 1)[1]] = resource["outputs"]
-    complete = any(resource["type"] == _GUARD_TYPE for resource in resources.values())
+        elif kind == _GUARD:
+            complete = True
     return OwnState(claim, vmid, volumes, home, volid, container, placed, phases, complete)
 
 
-def read_own_state(adopted: str = "") -> OwnState:
-    """This stack's state as the last run left it. ``adopted``: the claim while the state has none."""
+@dataclass(frozen=True)
+class Place:
+    """Where a component is in its stack: the types of its parents and its own, as a URN has them, and its name."""
+
+    types: str
+    name: str
+
+    @classmethod
+    def of(cls, parent: str, type_: str, name: str) -> Place:
+        """``parent``: a URN; one of a stack's, or an empty one, counts as none."""
+        above = parent.split("::")[2] if parent else _STACK
+        return cls(type_ if above == _STACK else f"{above}${type_}", name)
+
+
+def parts_of(resources: Mapping[str, Mapping[str, Any]], place: Place) -> dict[str, Mapping[str, Any]]:
+    """The resources of one component. A name may begin with that of another component."""
+    found: dict[str, Mapping[str, Any]] = {}
+    claim: str | None = None
+    for urn, resource in resources.items():
+        _, _, types, name = urn.split("::", 3)
+        if types.startswith(f"{place.types}$") and name.startswith(f"{place.name}-"):
+            rest, kind = name.removeprefix(f"{place.name}-"), kind_of(resource["type"])
+            if kind in _ONE_OF_A_KIND and rest != _ONE_OF_A_KIND[kind]:
+                continue
+            if kind == _CLAIM:
+                claim = resource["outputs"].get("claim")
+            found[urn] = resource
+    # Only volumes have names of the user's own; all that is done for a guest carries its claim.
+    return {urn: one for urn, one in found.items() if claim is None or one["outputs"].get("claim") in (None, claim)}
+
+
+def read_own_state(adopted: str = "", place: Place | None = None) -> OwnState:
+    """This stack's state as the last run left it.
+
+    ``adopted``: the claim while the state has none; ``place``: of the one component that is asked for; None: of all.
+    """
     name = qualified(pulumi.get_stack())
     answer = _ask("pulumi:pulumi:readStackResourceOutputs", {"stackName": name})
-    found = own_state_of(answer["outputs"])
+    resources = answer["outputs"]
+    found = own_state_of(resources if place is None else parts_of(resources, place))
     return found if found.claim else replace(found, claim=adopted or None)
 
 

@@ -17,9 +17,11 @@ from typing import Any
 CONTAINER = "proxmoxve:index/containerLegacy:ContainerLegacy"
 PLUGIN = "pulumi:providers:proxmoxve"
 COMMAND = "command:remote:Command"
-GUARD = "pulumi-python:dynamic/proxmox:Guard"
-PHASE = "pulumi-python:dynamic/guest:Phase"
-ON_THE_NODE = ("pulumi-python:dynamic/proxmox:HostMounts", "pulumi-python:dynamic/proxmox:HostMountsProof")
+OURS = re.compile(r"(?:pulumi-python:dynamic/|hermes-homelab:)(?=(?:proxmox|guest):)")
+"""What a resource's type begins with: in a stack of this program, and in a program that uses the package."""
+GUARD = "proxmox:Guard"
+PHASE = "guest:Phase"
+ON_THE_NODE = ("proxmox:HostMounts", "proxmox:HostMountsProof")
 
 PLUGINS_ENVIRONMENT = {"apiToken": "PROXMOX_VE_API_TOKEN", "username": "PROXMOX_VE_USERNAME"}
 """The plugin reads what is not among its inputs in these variables."""
@@ -40,6 +42,11 @@ class Resource:
     inputs: Mapping[str, Any]
     protect: bool = False
     ignored: Collection[str] = field(default_factory=tuple)
+
+    @property
+    def kind(self) -> str:
+        """What it is, by whichever name the engine knows it."""
+        return OURS.sub("", self.type, count=1)
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ def pet_protected(resource: Resource) -> Iterator[str]:
             yield "the pet's container needs protection: true, or anybody with the token can destroy it"
         if not resource.protect:
             yield "the pet's container needs the option protect, or a destroy deletes it"
-    if resource.type == GUARD and not resource.protect:
+    if resource.kind == GUARD and not resource.protect:
         yield "the pet's guard needs the option protect: a destroy has to fail before it deletes anything"
 
 
@@ -99,9 +106,9 @@ def host_keys_pinned(resource: Resource) -> Iterator[str]:
     """Whoever logs in by SSH names the key that the server has to show."""
     if resource.type == COMMAND and not _is_host_key((resource.inputs.get("connection") or {}).get("hostKey")):
         yield "the connection needs hostKey: without it the server's key is not checked at all"
-    if resource.type == PHASE and not _is_host_key(resource.inputs.get("host_key")):
+    if resource.kind == PHASE and not _is_host_key(resource.inputs.get("host_key")):
         yield "the phase needs host_key, the key of the guest's sshd"
-    if resource.type in ON_THE_NODE:
+    if resource.kind in ON_THE_NODE:
         ssh = resource.inputs.get("ssh")
         if ssh is not None and not _is_host_key(ssh.get("hostKey")):
             yield "SSH to the node needs hostKey, the key of the node's sshd"
@@ -138,7 +145,7 @@ RULES = (
 
 def _declared(resource: Resource, phase: str) -> Mapping[str, Any]:
     """What a phase of the agent declares; empty where the resource is another one."""
-    if resource.type != PHASE or resource.inputs.get("phase") != phase:
+    if resource.kind != PHASE or resource.inputs.get("phase") != phase:
         return {}
     found: Mapping[str, Any] = resource.inputs["declared"]
     return found

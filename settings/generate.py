@@ -1,4 +1,4 @@
-"""Write what is made of the models: Pulumi.yaml's config block, docs/options.md, docs/outputs.md, a schema for editors.
+"""Write what is made of the models: Pulumi.yaml's config block, tables of the documents, schemas.
 
 `python -m settings.generate` writes, `--check` says which file is not up to date.
 """
@@ -17,8 +17,10 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from settings.outputs import OUTPUTS
+from settings.package import COMPONENTS, schema_file
 from settings.read import GROUPS, SECRETS, SETTINGS
-from settings.section import OrFile, is_secret, kind, of_file, own_settings
+from settings.section import OrFile, is_secret, json_schemas, kind, of_file, own_settings
+from settings.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "hermes-homelab"
@@ -106,19 +108,49 @@ def output_tables() -> Iterator[str]:
         yield ""
 
 
+# --- docs/package.md ----------------------------------------------------------------------------
+
+
+def anchor(heading: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def component_tables() -> Iterator[str]:
+    """What is in no other table: the inputs that are no settings of a stack, and the outputs that no stack has."""
+    for kind_, one in COMPONENTS.items():
+        yield f"## {kind_}\n"
+        yield f"{one.description}\n"
+        own = {key: found for key, found in one.inputs.items() if SETTINGS.get(key) is not found or key in one.instead}
+        groups = [group for group in GROUPS if set(one.sections) & set(group.sections)]
+        if groups:
+            # Of the first group, the Proxmox, the connection is the provider's.
+            words = [f"`{key}`" for key in one.inputs if key in own_settings(Stack)]
+            words += [f"[{group.title}](options.md#{anchor(group.title)})" for group in groups[1:]]
+            without = sorted(one.without - set(own_settings(Stack)))
+            except_for = f", but for {', '.join(f'`{key}`' for key in without)}" if without else ""
+            yield f"Inputs: {', '.join(words)}: each key is there{except_for}.\n"
+        if own:
+            yield "| input | type | required | |\n|---|---|---|---|"
+            for key, found in own.items():
+                needed = "yes" if found.is_required() else "no"
+                yield f"| `{key}` | {kind(found)} | {needed} | {one.described(key)} |"
+            yield ""
+        if one.told_in:
+            yield f"Outputs: those of [{one.told_in}](outputs.md#{anchor(one.told_in)}).\n"
+            continue
+        yield "| output | type | |\n|---|---|---|"
+        for key, output in one.outputs.items():
+            yield f"| `{key}` | {output.kind} | {output.description} |"
+        yield ""
+
+
 # --- the schema ---------------------------------------------------------------------------------
 
 
 def schema_of_settings() -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON schema of each setting by its key, and the definitions that they refer to."""
-    found: dict[str, Any] = {}
-    definitions: dict[str, Any] = {}
-    for group in GROUPS:
-        for section in group.sections:
-            made = section.model_json_schema(ref_template="#/definitions/{model}")
-            definitions |= made.get("$defs", {})
-            found |= {key: made["properties"][key] for key in own_settings(section)}
-    return found, definitions
+    return json_schemas(section for group in GROUPS for section in group.sections)
 
 
 def as_a_stack_file_has_it(key: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +215,10 @@ def schema() -> str:
 def made() -> dict[Path, str]:
     """Every file, as it should be."""
     project, options, outputs = ROOT / "Pulumi.yaml", ROOT / "docs" / "options.md", ROOT / "docs" / "outputs.md"
+    package = ROOT / "docs" / "package.md"
     return {
+        package: between_marks(package.read_text(encoding="utf-8"), component_tables()),
+        ROOT / "package" / "schema.json": schema_file(),
         project: project_file(project.read_text(encoding="utf-8")),
         options: between_marks(options.read_text(encoding="utf-8"), tables()),
         outputs: between_marks(outputs.read_text(encoding="utf-8"), output_tables()),

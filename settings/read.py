@@ -104,17 +104,19 @@ def read_stack(
     *,
     in_clear: frozenset[str] = frozenset(),
     with_secrets: frozenset[str] = frozenset(),
+    remedy: str = "",
 ) -> PetStack | CattleStack:
     """Read a stack's settings; a cattle with an application is an `ApplicationStack`.
 
     `config` holds the project's keys without its name, as texts of Pulumi's or as YAML has them; what is not in it has
     its default. `in_clear`: the keys that are stored unencrypted, for a part of an object with its path
-    (agentSecretEnvironment.NAME); `with_secrets`: the keys that hold something stored encrypted.
+    (agentSecretEnvironment.NAME); `with_secrets`: the keys that hold something stored encrypted. `remedy`: for what has
+    none of its own; empty: the stack's file.
 
     Raises proxmox.errors.Faults with every fault that there is.
     """
     config = {key: _text(value) for key, value in config.items() if value is not None}
-    reading = Reading(f"correct it in Pulumi.{stack}.yaml; docs/options.md describes the key")
+    reading = Reading(remedy or f"correct it in Pulumi.{stack}.yaml; docs/options.md describes the key")
     reading.faults += [*_unknown_keys(config), *_in_clear(config, in_clear, stack), *_encrypted_trees(with_secrets)]
     if environment.get(KEY_FILE_VARIABLE):
         config["sshPrivateKeyFile"] = environment[KEY_FILE_VARIABLE]

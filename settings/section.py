@@ -285,6 +285,17 @@ def own_settings(model: type[Section]) -> dict[str, FieldInfo]:
     return {found.alias: found for found in own if found.alias}
 
 
+def json_schemas(sections: Iterable[type[Section]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON schema of each setting of these sections by its key, and the definitions that they refer to."""
+    found: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
+    for section in sections:
+        made = section.model_json_schema(ref_template="#/definitions/{model}")
+        definitions |= made.get("$defs", {})
+        found |= {key: made["properties"][key] for key in own_settings(section)}
+    return found, definitions
+
+
 # --- secrets ------------------------------------------------------------------------------------
 
 

@@ -11,17 +11,19 @@ The engine's own refusal tells how to take the protection away. So ours comes be
 from __future__ import annotations
 
 from components.providers.base import CreateResult, DiffResult, Props, Provider, ReadResult, diff_of
-from components.providers.verb import DESTROY, engine_verb
+from components.providers.verb import DESTROY, SPARING, engine_words, verb_in
 from proxmox.errors import Refusal
 
 
 def refuse_destroy() -> None:
-    """Raise Refusal where this run is a destroy."""
-    if engine_verb() in DESTROY:
+    """Raise Refusal where this run is a destroy that would come to the guard."""
+    words = engine_words()
+    if verb_in(words) in DESTROY and SPARING not in words:
         raise Refusal(
             "The pet is not destroyed; nothing was changed",
             "its volumes hold what the agents remember, and Proxmox would free them with it",
-            "the cattle alone: pulumi destroy --stack cattle; all of it, with all data: "
+            "the cattle alone: pulumi destroy --stack cattle, or, in a program of your own, docs/package.md; all of "
+            "it, with all data: "
             'docs/operations.md, "Remove everything for good"',
         )
 

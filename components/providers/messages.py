@@ -39,6 +39,8 @@ _UNKNOWN_TEXTS = frozenset(
 """Those for a string, a truth value, a number, a list, an object (pulumi/sdk 3.276, go/common/resource/sig/sig.go)."""
 _SIGNATURE = "4dabf18193072939515e22adb298388d"
 _SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - what marks one
+_OUTPUT = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
+"""Of an output: without a value it is not known; it may be secret."""
 
 
 def provider_messages() -> Any:
@@ -79,7 +81,9 @@ def _value_of(value: Any, *, unknowns: bool) -> Any:
     if kind == "struct_value":
         fields = value.struct_value.fields
         if _SIGNATURE in fields:
-            if fields[_SIGNATURE].string_value == _SECRET:
+            if fields[_SIGNATURE].string_value == _OUTPUT and "value" not in fields:
+                return UNKNOWN if unknowns else None
+            if fields[_SIGNATURE].string_value in (_SECRET, _OUTPUT):
                 return _value_of(fields["value"], unknowns=unknowns)
             raise ValueError("an asset or a reference can't be a property here")
         return props_of(value.struct_value, unknowns=unknowns)
@@ -88,6 +92,31 @@ def _value_of(value: Any, *, unknowns: bool) -> Any:
     if kind == "string_value" and value.string_value in _UNKNOWN_TEXTS:
         return UNKNOWN if unknowns else None
     return None if kind in (None, "null_value") else getattr(value, kind)
+
+
+def holds_secret(value: Any) -> bool:
+    """Whether a message's value is a secret, or has one in it."""
+    kind = value.WhichOneof("kind")
+    if kind == "list_value":
+        return any(map(holds_secret, value.list_value.values))
+    if kind != "struct_value":
+        return False
+    fields = value.struct_value.fields
+    mark = fields[_SIGNATURE].string_value if _SIGNATURE in fields else ""
+    return (
+        mark == _SECRET or (mark == _OUTPUT and fields["secret"].bool_value) or any(map(holds_secret, fields.values()))
+    )
+
+
+def sealed(struct: Struct, like: Sequence[Struct]) -> Struct:
+    """The struct, with those of its values marked as secret that hold one in one of the others."""
+    secret = {key for other in like for key, value in other.fields.items() if holds_secret(value)}
+    for key in secret & set(struct.fields):
+        inner = struct.fields[key].__class__()
+        inner.CopyFrom(struct.fields[key])
+        struct.fields[key].struct_value.fields[_SIGNATURE].string_value = _SECRET
+        struct.fields[key].struct_value.fields["value"].CopyFrom(inner)
+    return struct
 
 
 def struct_of(props: Mapping[str, Any]) -> Struct:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import grpc
 
+from components.naming import PROGRAM, kind_of
 from components.providers.base import Provider
 from components.providers.messages import props_of, provider_messages, struct_of
 from proxmox.errors import ProxmoxError
@@ -38,33 +39,33 @@ PROVIDERS = {
 }
 """By a resource's kind: the module in this folder, and the class. A module is imported when it is first needed."""
 
-TYPE = "pulumi-python:dynamic/"
+TYPE = PROGRAM.resource
 VERSION = "0.1.0"
 """The SDK's server calls itself so, and a stack's state has it."""
 THREADS = 4
-_UNLIMITED = (("grpc.max_receive_message_length", 400 << 20),)
+UNLIMITED = (("grpc.max_receive_message_length", 400 << 20),)
 """As the engine's: a message may hold a whole program for the guest."""
 _SDKS_OWN = "__provider"
 """What the SDK's resources keep of a provider, in the state of a stack from before."""
 
 
-def kind_of(urn: str) -> str:
+def kind_in(urn: str) -> str:
     """A resource's kind, from its URN: urn:pulumi:STACK::PROJECT::PARENT$TYPE::NAME."""
-    return urn.split("::")[2].rpartition("$")[2].removeprefix(TYPE)
+    return kind_of(urn.split("::")[2].rpartition("$")[2])
 
 
 class Server:
-    """What the engine calls. ``project``: whose settings are ours; the engine tells those of the plugins, too."""
+    """What the engine calls. ``ours``: what our settings begin with; the engine tells those of the plugins, too."""
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, ours: str) -> None:
         self._messages = provider_messages()
-        self._project = project
+        self._ours = ours
         self._config: dict[str, Any] = {}
         self._providers: dict[str, Provider] = {}
         self._lock = threading.Lock()
 
     def provider(self, urn: str) -> Provider:
-        kind = kind_of(urn)
+        kind = kind_in(urn)
         with self._lock:
             if kind not in self._providers:
                 if kind not in PROVIDERS:
@@ -82,9 +83,8 @@ class Server:
         Each run refreshes first, and the engine readies the providers in the order of the state: this one comes before
         the plugin of the container, so that what is wrong with the way is told in words of ours, and soon.
         """
-        ours = f"{self._project}:"
         told = props_of(request.args).items()
-        self._config = {key.removeprefix(ours): value for key, value in told if key.startswith(ours)}
+        self._config = {key.removeprefix(self._ours): value for key, value in told if key.startswith(self._ours)}
         try:
             prove(Provider(self._config).connection())
         except ProxmoxError as error:
@@ -189,9 +189,9 @@ def told(error: Exception) -> str:
 
 
 def main() -> None:
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS), options=_UNLIMITED)
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=THREADS), options=UNLIMITED)
     handler = grpc.method_handlers_generic_handler(
-        "pulumirpc.ResourceProvider", Server(os.environ.get("PULUMI_PROJECT", "")).methods()
+        "pulumirpc.ResourceProvider", Server(f"{os.environ.get('PULUMI_PROJECT', '')}:").methods()
     )
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")

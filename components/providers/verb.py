@@ -9,6 +9,8 @@ from pathlib import Path
 
 DESTROY = frozenset({"destroy", "down", "dn"})
 """What the CLI calls it (`pulumi destroy --help`)."""
+SPARING = "--exclude-protected"
+"""Its option that leaves what is protected, and all that this depends on."""
 _VALUES = frozenset({"-C", "--cwd", "--color", "--profiling", "--tracing", "--memprofilerate", "-v", "--verbose"})
 """The options of all commands that take a value: it may stand before the command, as a word of its own."""
 _SECONDS = 5
@@ -25,11 +27,11 @@ def verb_in(argv: Sequence[str]) -> str:
     return ""
 
 
-def engine_verb() -> str:
-    """The command that this run is of; empty where that can't be told."""
+def engine_words() -> list[str]:
+    """The command line that this run is of; empty where that can't be told."""
     parent = os.getppid()
     try:
-        return verb_in(Path(f"/proc/{parent}/cmdline").read_text(errors="replace").split("\0"))
+        return Path(f"/proc/{parent}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         pass
     # macOS has no /proc.
@@ -37,5 +39,5 @@ def engine_verb() -> str:
     try:
         done = subprocess.run(ask, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return verb_in(done.stdout.split())
+        return []
+    return done.stdout.split()

@@ -89,7 +89,42 @@ def test_the_examples_ask_for_outputs_that_are_promised() -> None:
     assert {name for name in asked if not outputs_of("hermes")[name].stable} == set()
 
 
+def test_the_program_with_components_gives_them_inputs_that_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its classes are those of the schema; a secret is one on the wire, and a volume is what the pet has made."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "sdk"))
+    made: dict[str, dict[str, Any]] = {}
+
+    class Components(Engine):
+        def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[Any, Any]]:
+            made[args.typ] = args.inputs
+            volumes = {name: {"volid": f"local-lvm:{name}"} for name in ("agent", "files")}
+            return args.name, {"volumes": volumes} if args.typ.endswith(":PetStorage") else {}
+
+    monkeypatch.setattr(pulumi, "export", lambda *_: None)
+    pulumi.runtime.set_mocks(Components({}), project="hermes-package", stack="home", preview=False)
+    for key, value in {
+        "agentMode": "none",
+        "model": "m",
+        "modelUrl": "u",
+        "modelKey": "s3cret",
+        "files": "200",
+    }.items():
+        pulumi.runtime.set_config(f"hermes-package:{key}", value)
+
+    @pulumi.runtime.test  # type: ignore[untyped-decorator]
+    def run() -> None:
+        runpy.run_path(str(ROOT / "examples" / "package" / "__main__.py"), run_name="__main__")
+
+    run()
+    assert [token.rpartition(":")[2] for token in made] == ["PetStorage", "Cattle", "Attachment"]
+    cattle, attachment = made["hermes-homelab:index:Cattle"], made["hermes-homelab:index:Attachment"]
+    assert cattle["agentModelKey"]["value"] == "s3cret"
+    assert cattle["cattleVolume"] == "local-lvm:agent"
+    assert attachment == {"vmid": 200, "volume": "local-lvm:files", "path": "/srv/files"}
+
+
 def test_its_packages_are_those_that_the_tests_ran_with() -> None:
     lock = "".join((ROOT / f"requirements{part}.lock").read_text() for part in ("", "-tests"))
-    for line in (EXAMPLE / "requirements.txt").read_text().splitlines():
-        assert f"{line} " in lock
+    for example in (EXAMPLE, EXAMPLE.with_name("package")):
+        for line in (example / "requirements.txt").read_text().splitlines():
+            assert f"{line} " in lock

@@ -19,8 +19,9 @@ from applications.hermes.guest.names import MANAGED_ENV
 from applications.hermes.phases import Built, render_agent, render_configure
 from applications.hermes.settings import AgentStack
 from components.cattle import Cattle
+from components.naming import GUARD_SAYS
 from components.parts import Access
-from components.pet import SAYS_WHY, PetStorage
+from components.pet import PetStorage
 from components.preflight import cattle_check, host_spec, pet_check
 from components.providers.attachment import AttachmentProvider
 from components.providers.host_mounts import HostMountsProvider
@@ -117,7 +118,7 @@ def test_each_volume_is_a_resource_of_its_own_and_the_guard_depends_on_all(decla
         # Out of the list, it is kept where it is; protect would make that an error.
         assert graph.options(name).retainOnDelete is True
         assert graph.options(name).protect is not True
-    guard = graph.options(f"pet{SAYS_WHY}")
+    guard = graph.options(f"pet-{GUARD_SAYS}")
     assert guard.protect is True
     depended = {urn.rsplit("::", 1)[1] for urn in guard.dependencies}
     assert {"pet-container", "pet-volume-one", "pet-volume-two"} <= depended

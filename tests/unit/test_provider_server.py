@@ -141,7 +141,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[provider_pb2_grpc.Resour
     monkeypatch.setattr(guard, "GuardProvider", Failing)
     served = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
     handler = grpc.method_handlers_generic_handler(
-        "pulumirpc.ResourceProvider", server.Server("hermes-homelab").methods()
+        "pulumirpc.ResourceProvider", server.Server("hermes-homelab:").methods()
     )
     served.add_generic_rpc_handlers((handler,))
     port = served.add_insecure_port("127.0.0.1:0")
@@ -196,7 +196,7 @@ def test_the_settings_of_another_package_are_not_ours(monkeypatch: pytest.Monkey
     ours = {f"hermes-homelab:{key}": value for key, value in CONNECTION.items()}
     theirs = {"proxmoxve:endpoint": "https://192.0.2.99:8006/", "proxmoxve:insecure": "true", "other:node": "elsewhere"}
     for told in ({**ours, **theirs}, {**theirs, **ours}):
-        served = server.Server("hermes-homelab")
+        served = server.Server("hermes-homelab:")
         monkeypatch.setattr(server, "prove", lambda _connection: None)
         served.configure(provider_pb2.ConfigureRequest(args=struct_of(told)))
         found = served.provider(URN).connection()
@@ -251,7 +251,7 @@ def test_the_command_is_asked_of_the_process_that_has_started_this_one(proc: str
     """By /proc, or by ps where there is none."""
     ask = (
         "from pathlib import Path; from components.providers import verb; "
-        f"verb.Path = lambda path: Path(path.replace('/proc', '{proc}')); print(verb.engine_verb())"
+        f"verb.Path = lambda path: Path(path.replace('/proc', '{proc}')); print(verb.verb_in(verb.engine_words()))"
     )
     (tmp_path / "destroy").write_text(f'"{sys.executable}" -c "{ask}"\ntrue\n')
     done = subprocess.run(
@@ -260,9 +260,11 @@ def test_the_command_is_asked_of_the_process_that_has_started_this_one(proc: str
     assert done.stdout.decode().strip() == "destroy"
 
 
-@pytest.mark.parametrize("command", ["destroy", "down", "dn", "up", "refresh", "preview", ""])
+@pytest.mark.parametrize(
+    "command", ["destroy", "down", "dn", "up", "refresh", "preview", "", "destroy --yes --exclude-protected"]
+)
 def test_the_guard_is_not_read_for_a_destroy(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "engine_verb", lambda: command)
+    monkeypatch.setattr(guard, "engine_words", lambda: ["pulumi", *command.split()])
     if command in ("destroy", "down", "dn"):
         with pytest.raises(Refusal, match="Remove everything for good"):
             guard.GuardProvider().read("why", {"reason": "why"})
