@@ -16,6 +16,7 @@ from components.container import ContainerSpec, container, proxmox_provider
 from components.dynamic import Component, Owned
 from components.network import NetworkPlan, network_spec
 from components.node_shell import NodeSpec
+from components.notes import cattle_notes
 from components.parts import Access, HostMounts, HostMountsProof, Power, VolumeAttachment
 from components.plugins import ContainerLegacy
 from proxmox.planning import AttachSpec, PowerSpec
@@ -65,6 +66,8 @@ class Cattle(Component):
                 node=connection.node,
                 hostname=cattle.hostname,
                 purpose=f"Runs {stack.runs}. {where}" if stack.runs else where,
+                notes=cattle_notes(stack),
+                there=network.there if network else None,
                 template=stack.template,
                 storage=cattle.storage,
                 cores=cattle.cores,

@@ -7,7 +7,7 @@ ignores those it reads (they are force-new), it leaves power to others, and it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,17 +19,22 @@ from components.network import NetworkPlan, cards, ip_configs, name_service
 from components.plugins import ContainerLegacy, ProxmoxProvider
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.golden import CloneSpec
-from proxmox.ownership import render_notes
+from proxmox.notes import merged_notes, merged_tags, notes_block
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container as a stack declares it. Memory and swap in MB, disk in GB. golden: the template to clone it from."""
+    """A container as a stack declares it. Memory and swap in MB, disk in GB. golden: the template to clone it from.
+
+    purpose: one sentence, the first of the notes; notes: what else they say, in Markdown. there: the configuration of
+    the guest that is there, whose other notes and tags stay; None: there is none.
+    """
 
     vmid: int
     node: str
     hostname: str
     purpose: str
+    notes: str
     template: str
     storage: str
     cores: int
@@ -43,6 +48,17 @@ class ContainerSpec:
     network: NetworkPlan = field(default_factory=partial(NetworkPlan, None))
     ssh_public_keys: Sequence[str] = ()
     golden: int | None = None
+    there: Mapping[str, str] | None = None
+
+    @property
+    def all_tags(self) -> list[str]:
+        """The declared tags, and those that somebody has given the guest."""
+        return merged_tags((self.there or {}).get("tags", ""), self.tags)
+
+    def description(self, claim: str) -> str:
+        """The guest's notes: the stack's own in those that are there."""
+        block = notes_block(f"{self.purpose}\n\n{self.notes}", claim)
+        return merged_notes((self.there or {}).get("description", ""), block, self.purpose)
 
     @property
     def clone(self) -> CloneSpec | None:
@@ -55,7 +71,7 @@ class ContainerSpec:
             "cores": str(self.cores),
             "memory": str(self.memory),
             "swap": str(self.swap),
-            "tags": ";".join(sorted(self.tags)),
+            "tags": ";".join(self.all_tags),
             "onboot": str(int(self.start_on_boot)),
             "protection": str(int(self.protection)),
             "features": "nesting=1" if self.nesting else "",
@@ -106,8 +122,8 @@ def container(
         {
             "vmId": spec.vmid,
             "nodeName": spec.node,
-            "description": claim.claim.apply(lambda mark: render_notes(spec.purpose, mark)),
-            "tags": list(spec.tags),
+            "description": claim.claim.apply(spec.description),
+            "tags": spec.all_tags,
             "unprivileged": True,
             "protection": spec.protection,
             "started": False,

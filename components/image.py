@@ -12,6 +12,7 @@ from applications import PhaseSpec, application
 from components.claim import Claim
 from components.dynamic import Component, Resource
 from components.network import network_spec
+from components.notes import image_notes
 from provisioning.golden import image_digest, seal
 from provisioning.plans import PhasePlan
 from proxmox.golden import ImageSpec
@@ -74,7 +75,8 @@ class Image(Resource, kind="guest:Image"):
         props = {
             **spec.to_props(),
             "claim": claim.claim,
-            "purpose": f"Golden template of stack {stack.name}: {stack.runs}. Cattle are cloned from it.",
+            "purpose": f"Golden template of stack {stack.name}: {stack.runs}. Cattle are cloned from it.\n\n"
+            + image_notes(stack),
             "options": build_options(build, keys),
             "storage": stack.cattle.storage,
             "keys": list(keys),

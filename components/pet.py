@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -12,6 +12,7 @@ from components.claim import Claim
 from components.container import ContainerSpec, container, proxmox_provider
 from components.dynamic import Component, Owned
 from components.naming import GUARD_SAYS
+from components.notes import pet_notes
 from components.parts import Guard, Power, Volume, VolumeRemoval
 from proxmox.planning import PowerSpec, RemovalSpec, VolumeSpec
 from settings.stack import PetStack
@@ -23,8 +24,9 @@ PURPOSE = "Owns the volumes of the cattle. Do not destroy: the volumes would go 
 class PetStorage(Component):
     """A protected guest and its volumes, each a resource of its own.
 
-    ``among_others``: whether the stack has other components, each with a provider of the plugin. Outputs: ``vmid``,
-    ``node``, and ``volumes`` by name: volid, size in GB, storage, path on the pet.
+    ``among_others``: whether the stack has other components, each with a provider of the plugin. ``there``: the
+    configuration of the guest that is there. Outputs: ``vmid``, ``node``, and ``volumes`` by name: volid, size in GB,
+    storage, path on the pet.
     """
 
     vmid: int
@@ -38,6 +40,7 @@ class PetStorage(Component):
         volumes: Sequence[VolumeSpec],
         *,
         among_others: bool = False,
+        there: Mapping[str, str] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("PetStorage", name, opts)
@@ -53,6 +56,8 @@ class PetStorage(Component):
                 node=connection.node,
                 hostname=pet.hostname,
                 purpose=PURPOSE,
+                notes=pet_notes(stack),
+                there=there,
                 template=stack.template,
                 storage=pet.storage,
                 cores=pet.cores,

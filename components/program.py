@@ -97,7 +97,7 @@ def declare_pet(name: str, stack: PetStack, state: OwnState, **more: Any) -> Pet
     faults, warnings, network = judge_pet(stack, check, state)
     _refuse(stack, faults)
     _warn([*warnings, *network.warnings(stack.pet.vmid)])
-    return PetStorage(name, stack, check.volumes, **more)
+    return PetStorage(name, stack, check.volumes, there=network.there, **more)
 
 
 def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:

@@ -24,6 +24,8 @@ class Account:
 def baseline(
     account: Account,
     *,
+    stack: str,
+    usage: str = "",
     home: str,
     home_on_root: bool,
     private: str,
@@ -32,10 +34,11 @@ def baseline(
     users_group: str,
     declared: Mapping[str, Any],
 ) -> PhasePlan:
-    """Packages in one apt transaction, account, home and its folders.
+    """Packages in one apt transaction, account, home and its folders, and what is read at a login.
 
-    `home_on_root`: the home needs no volume. `private`: a folder in the home that nobody else may enter, whatever its
-    mode was. `folders`: others there. `users_group`: who may act as the account. No path has a blank.
+    `stack`: whose container it is. `usage`: how the application is used there, a sentence for people. `home_on_root`:
+    the home needs no volume. `private`: a folder in the home that nobody else may enter, whatever its mode was.
+    `folders`: others there. `users_group`: who may act as the account. No path has a blank.
     """
     variables = {
         "HOME_DIR": home,
@@ -50,6 +53,18 @@ def baseline(
         "UID_SETTING": account.setting,
         "USERS_GROUP": users_group,
         "PACKAGES": " ".join(sorted(set(packages))),
+        "MOTD": motd(stack, account, home, usage),
     }
     script = text_of("provisioning/scripts/baseline.sh")
     return plan_of("baseline", script, variables, declared=declared, more=scripts("run.sh"))
+
+
+def motd(stack: str, account: Account, home: str, usage: str) -> str:
+    """What root reads at a login in the container."""
+    lines = [
+        f"This container is made by hermes-homelab, stack {stack}.",
+        f"It runs {account.title} as user {account.user}. {usage}",
+        f"What is changed here outside of {home} is lost when the container is made again.",
+        f"Settings: Pulumi.{stack}.yaml on the workstation, then pulumi up --stack {stack}.",
+    ]
+    return "\n".join(line.strip() for line in lines)

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from proxmox.facts import GuestFacts, Reference
 
-_CLAIM = re.compile(r"^[ \t]*claim:[ \t]*(?P<claim>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[ \t\r]*$", re.MULTILINE)
+CLAIM = re.compile(r"^[ \t]*claim:[ \t]*(?P<claim>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[ \t\r]*$", re.MULTILINE)
 
 
 def render_notes(text: str, claim: str) -> str:
     """A description: `text`, an empty line, the claim. ValueError when `claim` is not a uuid in lower case."""
     mark = f"claim: {claim}"
-    if _CLAIM.fullmatch(mark) is None:
+    if CLAIM.fullmatch(mark) is None:
         raise ValueError(f"{claim!r} is not a uuid in lower case")
-    if _CLAIM.search(text):
+    if CLAIM.search(text):
         raise ValueError("the text for people has a claim line of its own")
     return f"{text.strip()}\n\n{mark}\n" if text.strip() else f"{mark}\n"
 
 
 def parse_claim(description: str) -> str | None:
     """The claim in a description; None when there is none, or more than one: then it proves nothing."""
-    found = {match["claim"] for match in _CLAIM.finditer(description)}
+    found = {match["claim"] for match in CLAIM.finditer(description)}
     return found.pop() if len(found) == 1 else None
 
 

@@ -167,6 +167,17 @@ url = matching(
 )
 Url = Annotated[str, AfterValidator(url)]
 OptionalUrl = Annotated[str, or_empty(url)]
+LinkUrl = Annotated[
+    str,
+    or_empty(
+        matching(
+            r"https?://[A-Za-z0-9][A-Za-z0-9._~:/?#@!$&*+,;=%-]*",
+            "must be an http or https URL without blanks, brackets or quotes: it is the target of a link in Markdown",
+            "write it like https://github.com/me/hermes-homelab; %28 and %29 stand for brackets",
+        )
+    ),
+]
+"""A link in a guest's notes."""
 
 # --- what Proxmox names --------------------------------------------------------------------------
 

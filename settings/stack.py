@@ -14,7 +14,7 @@ from proxmox.errors import Fault
 from settings.cattle import CattleSettings, HostMountSettings
 from settings.connection import NodeSshSettings
 from settings.image import ImageSettings
-from settings.kinds import USUAL_UID, Claim, LocalFile, Template
+from settings.kinds import USUAL_UID, Claim, LinkUrl, LocalFile, Template
 from settings.pet import PetSettings
 from settings.section import Section, refuse, rule, setting
 
@@ -64,6 +64,12 @@ class Stack(Section):
         "The claim in the notes of a guest that this stack has made and its state has forgotten: pulumi up adopts that "
         "guest. scripts/adopt sets it. Empty: a new stack.",
     )
+    docs_url: LinkUrl = setting(
+        "docsUrl",
+        "",
+        "Where this program's repository or documents can be read, for a link in the guests' notes. Empty: the notes "
+        "name the file in the checkout.",
+    )
     ssh_private_key_file: LocalFile = setting(
         "sshPrivateKeyFile",
         "~/.ssh/id_ed25519",
@@ -105,6 +111,11 @@ class CattleStack(Stack):
     def keyctl(self) -> bool:
         """Whether the cattle has keyctl."""
         return self.cattle.keyctl
+
+    @property
+    def keyctl_key(self) -> str:
+        """The setting by which it has keyctl."""
+        return "cattleKeyctl"
 
     @property
     def outputs(self) -> dict[str, str]:

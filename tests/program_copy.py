@@ -13,7 +13,7 @@ from applications import NAMES
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("applications", "components", "proxmox", "provisioning", "settings")
 FILES = (
-    *("Pulumi.yaml", "__main__.py", "toolchain.toml"),
+    *("Pulumi.yaml", "__main__.py", "pyproject.toml", "toolchain.toml"),
     *("docs/options.md", "docs/outputs.md", "docs/stack.schema.json"),
 )
 

@@ -168,6 +168,8 @@ def render_baseline(stack: AgentStack) -> PhasePlan:
     ]
     return baseline(
         Account(service.user, service.group, service.uid, service.gid, "Hermes Agent", "agentUid"),
+        stack=stack.name,
+        usage="Its command is hermes.",
         home=stack.home,
         home_on_root=stack.cattle.home_on_root,
         private=state,

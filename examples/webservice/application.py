@@ -17,6 +17,7 @@ def render_baseline(stack: WebStack) -> PhasePlan:
     home = stack.cattle.mount_path
     return baseline(
         Account(USER, USER, USUAL_UID, USUAL_UID, "Web service", "application"),
+        stack=stack.name,
         home=home,
         home_on_root=stack.cattle.home_on_root,
         private=f"{home}/page",

@@ -4,7 +4,7 @@
 # Safe to repeat: a second run calls no apt and changes nothing.
 #
 # From inputs.env: HOME_DIR, HOME_ON_ROOT (not empty: the home needs no volume), PRIVATE_DIR, FOLDERS (blank-separated),
-# AGENT_USER, AGENT_GROUP, AGENT_UID, AGENT_GID, AGENT_TITLE, UID_SETTING, USERS_GROUP, PACKAGES (blank-separated)
+# AGENT_USER, AGENT_GROUP, AGENT_UID, AGENT_GID, AGENT_TITLE, UID_SETTING, USERS_GROUP, PACKAGES (blank-separated), MOTD
 set -euo pipefail
 # /etc/environment may have narrowed it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -186,6 +186,17 @@ make_folders() {
       "Something in the home belongs to another user: find $HOME_DIR ! -uid $AGENT_UID"
 }
 
+# ---- what is read at a login ----------------------------------------------------------------------------------------
+# pam_motd shows the files of this folder after /etc/motd, which stays Debian's or the operator's.
+write_motd() {
+  local place=/etc/motd.d/hermes-homelab
+  [ "$(cat "$place" 2>/dev/null || true)" != "$MOTD" ] || return 0
+  mkdir -p "${place%/*}"
+  # Not in the folder: what a run that was cut off has left there would be shown, too.
+  printf '%s\n' "$MOTD" >/etc/motd.hermes-homelab.new
+  mv /etc/motd.hermes-homelab.new "$place"
+}
+
 check_home
 check_account
 install_packages
@@ -194,4 +205,5 @@ close_ssh
 close_cron
 close_manager
 make_folders
+write_motd
 echo "home: $HOME_DIR on $(findmnt --noheadings --output FSTYPE --target "$HOME_DIR" | tail -n 1), user $AGENT_USER ($AGENT_UID)"

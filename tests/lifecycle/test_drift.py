@@ -15,6 +15,7 @@ VOLID = f"local-lvm:vm-{PET}-disk-1"
 SET_MOUNT = f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes,mountoptions=nodev;nosuid"
 SHUTDOWN = f"POST {CATTLE}/status/shutdown forceStop=1 timeout=60"
 START = f"POST {CATTLE}/status/start"
+OWN_FILE = "documentation: `docs/operations.md`"
 HERMES = {"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}
 
 
@@ -127,7 +128,12 @@ def _card(site: Site, vmid: int = CATTLE) -> dict[str, str]:
 
 
 def test_what_was_set_by_hand_on_the_card_is_named_and_stays(with_both: Site) -> None:
-    """Nothing of net0 is planned away: neither by itself nor together with a change of a setting."""
+    """Nothing of net0, the notes or the tags is planned away: neither by itself nor with a change of a setting."""
+    told_by_hand = {}
+    for vmid in (CATTLE, PET):
+        config = with_both.node.config(vmid)
+        told_by_hand[vmid] = f"# Mine\n\nWith *words*: \u00fc 100%\n\n{config['description']}\nAlso mine.\n"
+        with_both.node.set(vmid, description=told_by_hand[vmid], tags=f"{config['tags']};zz-mine")
     hardware = _card(with_both)["hwaddr"]
     by_hand = {"firewall": "1", "mtu": "1400", "rate": "5", "tag": "20", "ip6": "auto"}
     card = ",".join(f"{name}={value}" for name, value in (_card(with_both) | by_hand).items())
@@ -163,6 +169,22 @@ def test_what_was_set_by_hand_on_the_card_is_named_and_stays(with_both: Site) ->
     with_both.configure(cattleMtu=None, cattleNameserver=None)
     assert with_both.up("cattle").changed == {}
     assert _card(with_both)["mtu"] == "1300"
+
+    for vmid, text in told_by_hand.items():
+        config = with_both.node.config(vmid)
+        assert config["description"] == text
+        assert "zz-mine" in config["tags"].split(";")
+    # Other words in the stack's own lines, as a new version has them: one change, which restarts nothing.
+    with_both.configure(docsUrl="https://example.org/docs")
+    for stack, vmid in (("cattle", CATTLE), ("pet", PET)):
+        run = with_both.up(stack)
+        assert run.changed == {"update": 1}, run.explain()
+        assert run.span(f"{stack}-container", "update").details == ("description",)
+        [sent] = [request for request in with_both.sent if request.write]
+        assert list(sent.params) == ["description"]
+        link = "[documentation](https://example.org/docs)"
+        assert with_both.node.config(vmid)["description"] == told_by_hand[vmid].replace(OWN_FILE, link)
+        assert with_both.up(stack).changed == {}
 
 
 def test_what_the_plugin_can_t_keep_is_refused_with_the_line_to_paste(with_both: Site) -> None:
