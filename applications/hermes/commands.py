@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import getpass
 import secrets
+import socket
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from applications import Command
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.guest.managed import scrypt_hash
+from applications.hermes.noted import note_backup, time_in, told_in
 from applications.hermes.phases import render_backups
 from applications.hermes.settings.dashboard import PASSWORD_LENGTH
 from applications.hermes.talk import ask
 from provisioning.console import AgentError, Guest, hand_over, request_of, run_in_guest, show
+from provisioning.errors import PhaseFailed
 from provisioning.guest.common import LIBRARY
 from provisioning.plans import run_phase
 from provisioning.ssh import SshTarget
@@ -46,21 +50,50 @@ def see_dashboard(target: SshTarget, address: str, port: int | None) -> None:
     if not is_loopback(place.hostname):
         print(address)
         return
-    near = port or place.port
+    near = port or place.port or 0
+    _refuse_taken(near)
     print(f"http://127.0.0.1:{near}  (until Ctrl-C)", flush=True)
     tunnel = ("-N", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{near}:127.0.0.1:{place.port}")
     hand_over(target, options=tunnel)
 
 
-def backups(target: SshTarget, stack: str, verb: str, *arguments: str) -> None:
-    """Run a verb as a job in the guest. The job continues if the connection breaks or this command ends.
+def _refuse_taken(port: int) -> None:
+    """ssh would say so too, in words of its own, after the address was printed."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise AgentError(
+                f"port {port} of this machine can't be used ({error.strerror}): choose another with --port, "
+                f"as in scripts/agent dashboard --port {port + 1 if port < 65535 else 9119}"
+            ) from None
+
+
+def backups(target: SshTarget, stack: str, verb: str, *arguments: str) -> dict[str, Any]:
+    """Run a verb as a job in the guest, and show what it says; its results.
+
+    The job continues if the connection breaks or this command ends.
 
     The same command picks a running job up again. After its end it is a new request.
     """
-    with request_of(stack, verb, *arguments) as request:
-        plan = render_backups(verb, *arguments, request=request)
-        limit = COPY_SECONDS if verb == "copy" or FROM_COPY in arguments else BACKUP_SECONDS
-        run_phase(target, plan, on_line=print, timeout_s=limit)
+    said: list[str] = []
+
+    def show_line(line: str) -> None:
+        said.append(line)
+        print(line)
+
+    try:
+        with request_of(stack, verb, *arguments) as request:
+            plan = render_backups(verb, *arguments, request=request)
+            limit = COPY_SECONDS if verb == "copy" or FROM_COPY in arguments else BACKUP_SECONDS
+            return run_phase(target, plan, on_line=show_line, timeout_s=limit).outputs
+    except PhaseFailed as failed:
+        # What it ends with is on the screen already.
+        shown = failed.log_tail.splitlines()
+        if not shown or said[-len(shown) :] != shown or not str(failed).endswith(f"  {shown[-1]}"):
+            raise
+        raise AgentError(f"{verb} failed in the container: see above") from None
 
 
 def hash_password() -> str:
@@ -80,7 +113,11 @@ def hash_password() -> str:
 
 
 def _status(guest: Guest, _options: argparse.Namespace) -> int:
-    print(run_in_guest(guest.target, STATUS).rstrip("\n"))
+    text = run_in_guest(guest.target, STATUS)
+    print(text.rstrip("\n"), flush=True)
+    tells, made = told_in(text)
+    if tells:
+        note_backup(guest, made)
     return 0
 
 
@@ -111,7 +148,9 @@ def _dashboard_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _backup(guest: Guest, _options: argparse.Namespace) -> int:
-    backups(guest.target, guest.stack, "make")
+    made = time_in(backups(guest.target, guest.stack, "make").get("name"))
+    if made is not None:
+        note_backup(guest, made)
     return 0
 
 

@@ -7,16 +7,21 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from applications.hermes import commands
 from applications.hermes.phases import render_backups
 from provisioning import console
-from provisioning.errors import PhaseFailed, SshUnreachable
+from provisioning.errors import PhaseFailed, ProvisioningError, SshUnreachable
+from provisioning.plans import PhasePlan
+from provisioning.ssh import HostKey, SshTarget
 
 ROOT = Path(__file__).parents[2]
 HOST = "192.0.2.7"
@@ -231,3 +236,48 @@ def test_nothing_of_the_user_s_own_ssh_configuration_reaches_a_guest(tmp_path: P
     assert found["globalknownhostsfile"] == "/dev/null"
     assert found["stricthostkeychecking"] in ("true", "yes")
     assert found.get("controlpath", "none") == "none"
+
+
+TARGET = SshTarget(HOST, HostKey.parse(KEY), private_key_file="/keys/id")
+
+
+@pytest.mark.parametrize(
+    ("tail", "full", "repeated"),
+    [
+        ("error: there is no backup nope\nThose that are there: x", "", False),
+        # What is known only in the end is told, with what belongs to it.
+        ("error: No space left on device", "\nA disk is full: /", True),
+        ("", "", True),
+    ],
+)
+@pytest.mark.usefixtures("checkout")
+def test_what_a_job_has_said_is_not_said_twice(
+    tail: str, full: str, repeated: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = "\n".join(f"  {line}" for line in tail.splitlines()) or "  (it printed nothing)"
+
+    def fails(_target: object, plan: PhasePlan, *, on_line: Callable[[str], None], timeout_s: float) -> None:
+        del timeout_s
+        for line in ("looking", *tail.splitlines()):
+            on_line(line)
+        text = f"{plan.name} failed in the container: exit status 1. Its last lines:\n  looking\n{shown}{full}"
+        raise PhaseFailed(text, phase=plan.name, log_tail=f"looking\n{tail}".strip() if tail else "")
+
+    monkeypatch.setattr(commands, "run_phase", fails)
+    with pytest.raises(ProvisioningError) as failed:
+        commands.backups(TARGET, "mine", "restore", "nope")
+    words = f"{capsys.readouterr().out}{failed.value}"
+    for line in tail.splitlines():
+        assert words.count(line) == (2 if repeated else 1)
+    assert full in words
+    assert "failed in the container" in words
+
+
+def test_a_port_that_is_taken_is_told_before_the_address_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(console.AgentError, match=rf"port {port} of this machine .*--port"):
+            commands.see_dashboard(TARGET, f"http://127.0.0.1:{port}", None)
+    assert capsys.readouterr().out == ""
