@@ -82,6 +82,8 @@ class Subject(StrEnum):
     HOST_MOUNT = "host mount"
     ROOT = "root on the node"
     """Something is left to root@pam, and there is no access to it."""
+    KEYCTL = "keyctl"
+    """The same, of a container that has a container engine in it."""
     NODE_SSH = "SSH of the node"
     OWNER_RUNS = "the owner runs"
     STRANGER = "stranger"

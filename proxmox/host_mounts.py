@@ -425,11 +425,20 @@ def commands_to_paste(guest: GuestFacts | None, spec: HostMountSpec) -> tuple[st
     return tuple(commands)
 
 
+def roots_work(spec: HostMountSpec, commands: Sequence[str]) -> tuple[Subject, ...]:
+    """What the commands are for: one or both of ROOT, for folders of the node, and KEYCTL."""
+    engine = spec.keyctl and any(" --features " in command for command in commands)
+    folders = not engine or any(" --mp" in command for command in commands)
+    return (*((Subject.ROOT,) if folders else ()), *((Subject.KEYCTL,) if engine else ()))
+
+
 def root_needed(spec: HostMountSpec, commands: Sequence[str]) -> RootNeeded:
-    """The refusal that tells the commands."""
+    """The refusal that tells the commands, and for what they are."""
+    words = {Subject.ROOT: "bind mounts", Subject.KEYCTL: "keyctl, which a container engine needs,"}
+    asked = " and ".join(words[subject] for subject in roots_work(spec, commands))
     return RootNeeded(
         f"CT {spec.vmid} needs what only root on node {spec.node} may set, and there is no access to it",
-        "Proxmox grants bind mounts and keyctl to root@pam alone, to no token",
+        f"Proxmox grants {asked} to root@pam alone, to no token",
         paste_remedy(spec.node, commands),
     )
 

@@ -16,7 +16,7 @@ from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
 from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, Subject, TlsUntrusted
 from proxmox.facts import Around, ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
-from proxmox.host_mounts import HostMountSpec, commands_to_paste, root_needed, storage_folder
+from proxmox.host_mounts import HostMountSpec, commands_to_paste, root_needed, roots_work, storage_folder
 from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.neighbours import answer_of, resolved
@@ -282,7 +282,7 @@ def _host_faults(check: CattleCheck, spec: HostMountSpec, guest: GuestFacts | No
     if check.root_access or not commands:
         return []
     error = root_needed(spec, commands)
-    return [Fault(Subject.ROOT, error.what, error.why, error.remedy)]
+    return [Fault(" and ".join(roots_work(spec, commands)), error.what, error.why, error.remedy)]
 
 
 def _home_faults(check: CattleCheck, home: str, cluster: ClusterFacts) -> list[Fault]:
@@ -441,9 +441,14 @@ def _storage_faults(key: str, storage: Storage, size: int, seen: Sequence[Storag
     thin = storage.kind in THIN
     needed = min(size, THIN_ROOM) if thin else size
     if storage.active and (storage.available < needed or (size > storage.total > 0)):
-        room = f"{format_size(storage.available)} of {format_size(storage.total)} are free"
+        room = f"{_about(storage.available)} of {_about(storage.total)} are free"
         faults.append(Fault(key, name, f"{format_size(size)} are asked for, and {room}", "free room, or ask for less"))
     return faults
+
+
+def _about(size: int) -> str:
+    """A size as people say it; a storage tells bytes."""
+    return f"{size / GIB:.1f}".removesuffix(".0") + "G"
 
 
 def _for_containers(seen: Sequence[Storage]) -> str:

@@ -21,6 +21,7 @@ KEYS: Mapping[Subject, tuple[str, str]] = {
     Subject.DELETION: ("petDeleteVolumes", ""),
     Subject.HOST_MOUNT: ("", "cattleHostMounts"),
     Subject.ROOT: ("", "cattleHostMounts"),
+    Subject.KEYCTL: ("", "cattleKeyctl"),
     Subject.NODE_SSH: ("", "nodeSshHost"),
     Subject.LOST: ("petVmid", ""),
     Subject.GOLDEN: ("", "goldenTemplate"),
@@ -30,6 +31,7 @@ KEYS: Mapping[Subject, tuple[str, str]] = {
 REMEDIES: Mapping[Subject, str] = {
     Subject.HOST_MOUNT: "the host mounts are in cattleHostMounts",
     Subject.ROOT: "or let this program do it: set nodeSshHostKey",
+    Subject.KEYCTL: "or let this program do it: set nodeSshHostKey",
     Subject.NODE_SSH: "see nodeSshHost, nodeSshPort, nodeSshUser, nodeSshHostKey and nodeSshKeyFile",
     Subject.OWNER_RUNS: "where its stack has started it, set petStarted back to false and run pulumi up there",
     Subject.STRANGER: 'or, if it is this stack\'s, scripts/adopt, or docs/operations.md, "Take over a guest"',

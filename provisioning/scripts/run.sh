@@ -92,7 +92,7 @@ apt_advice() {
   elif grep --quiet --extended-regexp 'NO_PUBKEY|EXPKEYSIG|is not signed|Release file .*(expired|not valid yet)' "$1"; then
     echo "The signature of a source is not accepted: look at the container's clock, and at the keys of /etc/apt."
   elif grep --quiet --extended-regexp 'resolv|onnect|timed out|unreachable|Failed to fetch|Unable to fetch' "$1"; then
-    echo "The container does not reach what /etc/apt names: check its network, name server and proxy, then run again."
+    echo "The container does not reach what /etc/apt names: check its gateway, name server and proxy, then run again."
   elif grep --quiet --extended-regexp 'unmet dependencies|held broken packages|dpkg was interrupted|error processing' "$1"; then
     echo "Packages in the container are broken: apt-get --fix-broken install there says how, then run again."
   else

@@ -127,6 +127,10 @@ def test_the_texts_of_engine_and_plugin_are_those_that_the_documents_explain(wit
         assert "sdk-v2" not in run.explain()
         assert "[ERROR]" not in run.explain()
         told.append(run.explain())
+    with_both.overrides = {}
+    for broken in ("  hermes-homelab:cattleVmid: many\n", "\tname: x\n"):
+        with_both.lab.stack_config_file.write_text(f"config:\n{broken}")
+        told.append(with_both.pulumi("cattle", "preview").explain())
     found = {text for text in explained if any(text in " ".join(said.split()) for said in told)}
     assert found == set(explained)
     assert with_both.writes == []

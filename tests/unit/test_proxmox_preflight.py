@@ -123,9 +123,9 @@ def faults_of(table: str, case: dict[str, Any]) -> list[Fault]:
     if table == "cattle":
         assert CATTLE.attach is not None
         attach = replace(CATTLE.attach, **case.get("attach", {}))
-        host = (
-            HostMountSpec(105, "pve", tuple(HostMount(**mount) for mount in case["host"])) if "host" in case else None
-        )
+        mounts = tuple(HostMount(**mount) for mount in case.get("host", ()))
+        keyctl = case.get("keyctl", False)
+        host = HostMountSpec(105, "pve", mounts, keyctl=keyctl) if mounts or keyctl else None
         check = CattleCheck(replace(CATTLE.guest, **guest), attach, host, root_access=case.get("root_access", False))
         return cattle_faults(check, seen_of(case))
     volume = case.get("volume", {})
@@ -135,7 +135,7 @@ def faults_of(table: str, case: dict[str, Any]) -> list[Fault]:
     return pet_faults(PetCheck(replace(PET.guest, **guest), declared, deletions, made), seen_of(case))
 
 
-KEYS = "guests volumes check attach host root_access volume deletions made seen occupants faults"
+KEYS = "guests volumes check attach host keyctl root_access volume deletions made seen occupants faults"
 
 
 @pytest.mark.parametrize(("table", "case"), cases("preflight.yaml", "cattle", "pet", keys=KEYS))

@@ -42,6 +42,12 @@ def test_what_is_to_be_pasted_stays_a_line_of_its_own() -> None:
     assert fault.remedy.splitlines()[1:] == ["         pct set 105", f"       {REMEDIES[Subject.ROOT]}"]
 
 
+def test_what_only_root_may_set_is_told_once_by_all_its_settings() -> None:
+    fault = of_stack(Fault(f"{Subject.ROOT} and {Subject.KEYCTL}", "w", "r", "paste this"), "cattle")
+    assert fault.key == "cattleHostMounts and cattleKeyctl"
+    assert fault.remedy.count("nodeSshHostKey") == 1
+
+
 @pytest.mark.parametrize(
     ("error", "last"),
     [

@@ -55,6 +55,10 @@ class AgentStack(HermesCattle, ApplicationStack):
         return self.cattle.keyctl or isinstance(self.agent, DockerAgent)
 
     @property
+    def keyctl_key(self) -> str:
+        return "cattleKeyctl" if self.cattle.keyctl else "agentMode"
+
+    @property
     def uid(self) -> int:
         return self.agent.service.uid
 
