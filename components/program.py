@@ -16,6 +16,7 @@ from components.state import OwnState, read_outputs, read_own_state, why_unreada
 from proxmox.errors import Fault, Faults
 from proxmox.planning import AttachSpec
 from settings.read import SECRETS, SETTINGS, read_stack, stack_file
+from settings.shared import completed, correct_in, full, shared_config
 from settings.stack import ApplicationStack, CattleStack, PetStack, Stack
 
 if TYPE_CHECKING:
@@ -49,13 +50,24 @@ def read_settings() -> PetStack | CattleStack:
     stack = pulumi.get_stack()
     given = {key.removeprefix(f"{project}:") for key in CONFIG.get() if key.startswith(f"{project}:")}
     secret = frozenset(key for key in given if is_config_secret(f"{project}:{key}"))
+    file = stack_file(stack, os.environ, ROOT)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    in_file = {key.removeprefix(f"{project}:") for key in _config_in(text, project)}
+    shared = shared_config(file, project)
     return read_stack(
         stack,
-        {key: config.get(key) for key in SETTINGS.keys() | given},
+        completed({key: config.get(key) for key in SETTINGS.keys() | given}, in_file, shared, project),
         os.environ,
-        in_clear=frozenset(given - secret) | parts_in_clear(_text_of(stack), project),
+        in_clear=frozenset(given - secret) | parts_in_clear(text, project),
         with_secrets=secret,
+        remedy=correct_in(stack) if shared else "",
     )
+
+
+def _config_in(stack_file: str, project: str) -> dict[str, Any]:
+    """The settings in the text of a stack's file, by their full keys."""
+    config = (yaml.safe_load(stack_file) or {}).get("config") or {}
+    return {full(key, project): value for key, value in config.items()}
 
 
 def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
@@ -63,7 +75,7 @@ def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
 
     The engine tells of an object only whether there is any secret in it, so its own file is asked (tried with 3.276).
     """
-    config = (yaml.safe_load(stack_file) or {}).get("config") or {}
+    config = _config_in(stack_file, project)
     found: set[str] = set()
     for key in SECRETS:
         value = config.get(f"{project}:{key}")
@@ -72,12 +84,6 @@ def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
                 f"{key}.{name}" for name, part in value.items() if not (isinstance(part, dict) and "secure" in part)
             }
     return frozenset(found)
-
-
-def _text_of(stack: str) -> str:
-    """The text of the stack's file; empty where there is none."""
-    file = stack_file(stack, os.environ, ROOT)
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:

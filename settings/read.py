@@ -87,7 +87,8 @@ def usable_settings(given: Mapping[str, Any], project: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for full, value in given.items():
-        namespace, _, key = full.partition(":")
+        # The CLI takes a key without a namespace as the project's.
+        namespace, _, key = full.partition(":") if ":" in full else (project, "", full)
         if namespace != project:
             continue
         if key not in SECRETS:

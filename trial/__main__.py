@@ -49,6 +49,7 @@ from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
 from settings.read import read_stack, stack_file, usable_settings
 from settings.section import default_of
+from settings.shared import shared_config, with_shared
 from trial.decisions import (
     Running,
     Verdict,
@@ -91,7 +92,10 @@ def settings_of(stack: str) -> AgentStack:
     project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())["name"]
     file = stack_file(stack, os.environ, CHECKOUT)
     try:
-        given = (yaml.safe_load(file.read_text()) or {}).get("config") or {}
+        own = (yaml.safe_load(file.read_text()) or {}).get("config") or {}
+        given = with_shared(own, shared_config(file, project), project)
+    except Faults as faults:
+        raise TrialError(str(faults)) from None
     except (OSError, yaml.YAMLError) as error:
         raise TrialError(f"the settings {file} can't be read: {error}") from None
     # Nothing of the stack's own surroundings is looked at: a certificate's file or a password may be elsewhere.

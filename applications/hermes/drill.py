@@ -65,6 +65,7 @@ from proxmox.errors import ProxmoxError
 from proxmox.facts import read_guest
 from proxmox.ownership import is_claimed
 from settings.read import CONFIG_FILE_VARIABLE, read_stack, stack_file, usable_settings
+from settings.shared import shared_config, with_shared
 
 PLACE = ROOT / ".cache" / "drills"
 CLAIM_TYPE = "pulumi-python:dynamic/proxmox:Claim"
@@ -435,7 +436,9 @@ def real_settings(stack: str) -> tuple[dict[str, Any], AgentStack]:
     file = stack_file(stack, os.environ, ROOT)
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        config = usable_settings(inward(content.get("config") or {}), PROJECT)
+        # The drill's own file lies elsewhere, without what the stacks share beside it.
+        content["config"] = with_shared(content.get("config") or {}, shared_config(file, PROJECT), PROJECT)
+        config = usable_settings(inward(content["config"]), PROJECT)
     except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
         raise DrillError(f"{file} can't be read as a stack's settings: {error}") from None
     found = read_stack(stack, config, os.environ)

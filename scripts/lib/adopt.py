@@ -27,6 +27,7 @@ from proxmox.facts import GuestFacts, read_guest
 from proxmox.ownership import describe_guest, parse_claim
 from scripts.lib.ending import end_with
 from settings.read import CONFIG_FILE_VARIABLE, SETTINGS, stack_file
+from settings.shared import shared_config
 from settings.stack import Role, role_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,7 +167,10 @@ def in_order(stacks: Sequence[str]) -> list[tuple[str, Role, dict[str, Any]]]:
         if not file_of(stack).is_file():
             raise AdoptError(f"there is no {file_of(stack).name}: bring back the settings first, or write them")
         try:
-            settings = settings_of(file_of(stack).read_text(encoding="utf-8"))
+            shared = {
+                key.removeprefix(f"{PROJECT}:"): value for key, value in shared_config(file_of(stack), PROJECT).items()
+            }
+            settings = {**shared, **settings_of(file_of(stack).read_text(encoding="utf-8"))}
         except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
             raise AdoptError(f"{file_of(stack)} can't be read as a stack's settings: {error}") from None
         role = role_of(stack, settings.get("role"))

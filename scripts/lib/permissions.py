@@ -18,6 +18,7 @@ from proxmox.rights import Right, grant_commands
 from scripts.lib.ending import end_with
 from settings.pet import PetSettings
 from settings.read import OF_APPLICATIONS, SECRETS, read_stack
+from settings.shared import NAME, shared_config, with_shared
 from settings.stack import NO_APPLICATION, CattleStack, PetStack
 
 PREFIX = "hermes-homelab:"
@@ -31,7 +32,8 @@ NOBODY = {
 
 def stack_of(file: Path, environment: dict[str, str]) -> PetStack | CattleStack:
     """The settings of a stack's file, without its application's: no right depends on those. Raises Faults."""
-    config = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("config") or {}
+    own = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("config") or {}
+    config = with_shared(own, shared_config(file, PREFIX.removesuffix(":")), PREFIX.removesuffix(":"))
     given = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
     ours = {key: value for key, value in given.items() if key not in (OF_APPLICATIONS | SECRETS)}
     encrypted = [key for key, value in ours.items() if isinstance(value, dict) and value.keys() == {"secure"}]
@@ -80,7 +82,8 @@ def main() -> int:
     if not TOKEN_ID.fullmatch(token):
         parser.error(f"{token} is not of the form USER@REALM!TOKENNAME")
     try:
-        stacks = [stack_of(file, dict(os.environ)) for file in sorted(ROOT.glob("Pulumi.*.yaml"))]
+        files = sorted(file for file in ROOT.glob("Pulumi.*.yaml") if file.name != NAME)
+        stacks = [stack_of(file, dict(os.environ)) for file in files]
     except Faults as error:
         print(error, file=sys.stderr)
         return 1

@@ -226,6 +226,8 @@ def test_what_a_stack_file_holds_in_clear_is_found() -> None:
     assert parts_in_clear(text, "p") == {"agentSecretEnvironment.B", "agentSecretEnvironment.C"}
     assert parts_in_clear("config:\n  p:agentSecretEnvironment:\n    secure: v1:z\n", "p") == frozenset()
     assert parts_in_clear("", "p") == frozenset()
+    # The CLI takes a key without a namespace as the project's.
+    assert parts_in_clear("config:\n  agentSecretEnvironment:\n    A: clear\n", "p") == {"agentSecretEnvironment.A"}
 
 
 # --- auth.json and documents ---
