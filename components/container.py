@@ -53,11 +53,12 @@ class ContainerSpec:
     @property
     def all_tags(self) -> list[str]:
         """The declared tags, and those that somebody has given the guest."""
-        return merged_tags((self.there or {}).get("tags", ""), self.tags)
+        there = self.there or {}
+        return merged_tags(there.get("tags", ""), there.get("description", ""), self.tags)
 
     def description(self, claim: str) -> str:
         """The guest's notes: the stack's own in those that are there."""
-        block = notes_block(f"{self.purpose}\n\n{self.notes}", claim)
+        block = notes_block(f"{self.purpose}\n\n{self.notes}", self.tags, claim)
         return merged_notes((self.there or {}).get("description", ""), block, self.purpose)
 
     @property

@@ -15,6 +15,7 @@ from proxmox.ownership import CLAIM, render_notes
 
 BEGIN = "<!-- hermes-homelab: begin. Write your own notes above or below: these lines are the stack's. -->"
 END = "<!-- hermes-homelab: end -->"
+_TAGS = "Tags of the stack: "
 LONGEST = 8192
 """Bytes that are surely taken: Proxmox's schema takes as many characters of a description (`maxLength => 1024 * 8`)."""
 _LINE_OF = r"^<!-- hermes-homelab: {}\b[^\n]*-->[ \t\r]*$\n?"
@@ -26,9 +27,11 @@ _BLOCK = re.compile(
 )
 
 
-def notes_block(text: str, claim: str) -> str:
-    """What the stack writes into a guest's notes: `text` in Markdown, the claim, and a mark before and after."""
-    return f"{BEGIN}\n\n{render_notes(text, claim)}\n{END}\n"
+def notes_block(text: str, tags: Iterable[str], claim: str) -> str:
+    """What the stack writes into a guest's notes: `text` in Markdown, its tags and claim, a mark before and after."""
+    listed = ", ".join(f"`{tag}`" for tag in sorted(tags)) or "none"
+    said = render_notes(f"{text.strip()}\n\n{_TAGS}{listed}", claim)
+    return f"{BEGIN}\n\n{said}\n{END}\n"
 
 
 def merged_notes(there: str, block: str, earlier: str) -> str:
@@ -51,13 +54,17 @@ def merged_notes(there: str, block: str, earlier: str) -> str:
     return there if len(made.encode()) > LONGEST and CLAIM.search(there) else made
 
 
-def merged_tags(there: str, declared: Iterable[str]) -> list[str]:
+def merged_tags(there: str, notes: str, declared: Iterable[str]) -> list[str]:
     """A guest's tags with the declared ones among them, in the order in which Proxmox has them where none is missing.
 
-    `there`: as Proxmox tells them. One that is there and not declared stays: nobody knows whose it is.
+    `there`: as Proxmox tells them; `notes`: the guest's, which say which of them the stack has set. Of these go those
+    that are declared no more. All others stay.
     """
-    found = [tag for tag in re.split(r"[;, ]+", there) if tag]
-    return found if set(declared) <= set(found) else sorted({*found, *declared})
+    wanted, block = set(declared), _BLOCK.search(notes)
+    listed = next((line for line in block.group().splitlines() if line.startswith(_TAGS)), "") if block else ""
+    gone = set(re.findall("`([^`]+)`", listed)) - wanted
+    found = [tag for tag in re.split(r"[;, ]+", there) if tag and tag not in gone]
+    return found if wanted <= set(found) else sorted({*found, *wanted})
 
 
 # The time of the last backup: two lines beside the block, so that no run of the stack finds a difference in them.

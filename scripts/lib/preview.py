@@ -7,6 +7,7 @@ in each run (digests, files of the machine) is left out.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import re
@@ -150,7 +151,10 @@ def _container(change: Change) -> Row | None:
         case "replace":
             why = f"changed: {', '.join(change.keys or keys)}"
             return Row(f"{who} is destroyed and made again", why, "everything", WHOLE_RUN, "kept on the volume")
-    why = change.changed
+    if keys == ["description"]:
+        return Row(f"the stack's lines in the notes of {who} change", change.changed)
+    # They follow: of another change they say what that says.
+    why = f"changed: {', '.join(key for key in keys if key != 'description')}"
     if any(key.partition(".")[0] in REBOOTS for key in keys):
         return Row(f"{who} changes", why, who, REBOOT)
     return Row(f"{who} changes", why)
@@ -354,12 +358,22 @@ def details(change: Change) -> Iterator[str]:
     if change.op not in ("update", "replace"):
         return
     for key in change.differing:
+        if key == "description":
+            yield from _changed_lines(key, *(str(at(tree, key) or "") for tree in change.trees))
+            continue
         for sign, tree in zip("-+", change.trees, strict=True):
             value = at(tree, key)
             if value is not None:
                 lines = visible(value_of(value)).splitlines() or [""]
                 yield f"{sign}   {key}: {lines[0]}"
                 yield from (f"{sign}     {line}" for line in lines[1:])
+
+
+def _changed_lines(key: str, old: str, new: str) -> Iterator[str]:
+    """The lines of a long text that differ. The others are somebody else's."""
+    for line in difflib.ndiff(visible(old).splitlines(), visible(new).splitlines()):
+        if line[0] in "-+" and line[2:].strip():
+            yield f"{line[0]}   {key}: {line[2:]}"
 
 
 def comment(all_found: Sequence[Found]) -> tuple[str, bool]:

@@ -21,7 +21,7 @@ from tests.unit.proxmox_http import CONNECTION, Request, Server, data, die
 
 CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
 KEY = HostKey.parse("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f")
-BLOCK = notes_block("Runs it.\n\nVersion 0.1.0", CLAIM)
+BLOCK = notes_block("Runs it.\n\nVersion 0.1.0", [], CLAIM)
 MADE = datetime(2026, 11, 28, 3, 31, 7, tzinfo=UTC)
 NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 NAME = "20261128T033107Z-0.20.3"
@@ -83,7 +83,7 @@ def test_the_line_stands_beside_the_block_and_is_no_difference_to_the_stack() ->
     there = with_last_backup(f"Mine.\n\n{BLOCK}Also mine.\n", MADE, NOW)
     assert there == f"Mine.\n\n{BLOCK}\n{BACKUP_MARK}\n{LINE}\nAlso mine.\n"
     assert merged_notes(there, BLOCK, "Runs it.") == there
-    newer = notes_block("Runs it.\n\nVersion 0.2.0", CLAIM)
+    newer = notes_block("Runs it.\n\nVersion 0.2.0", [], CLAIM)
     assert merged_notes(there, newer, "Runs it.") == there.replace(BLOCK, newer)
     assert parse_claim(there) == CLAIM
 

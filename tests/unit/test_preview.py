@@ -22,6 +22,7 @@ from scripts.lib.preview import (
     Found,
     Row,
     comment,
+    details,
     fenced,
     read_events,
     rows,
@@ -167,6 +168,20 @@ GUEST = {"vmId": 105, "memory": {"dedicated": 1024}, "tags": ["a"]}
         (
             "update",
             "ContainerLegacy",
+            {**GUEST, "description": "mine\nold"},
+            {**GUEST, "description": "mine\nnew"},
+            Row("the stack's lines in the notes of CT 105 change", "changed: description"),
+        ),
+        (
+            "update",
+            "ContainerLegacy",
+            {**GUEST, "description": "old"},
+            {**GUEST, "description": "new", "tags": ["b"]},
+            Row("CT 105 changes", "changed: tags"),
+        ),
+        (
+            "update",
+            "ContainerLegacy",
             GUEST,
             {**GUEST, "memory": {"dedicated": 2048}},
             Row("CT 105 changes", "changed: memory.dedicated", "CT 105", REBOOT),
@@ -205,6 +220,13 @@ def test_a_new_container_is_one_line_with_all_that_is_in_it() -> None:
     ]
     [row] = rows(Found("cattle", changes))
     assert (row.what, row.restarts) == ("CT 105 is destroyed and made again", "everything")
+
+
+def test_of_the_notes_only_the_lines_that_differ_are_shown() -> None:
+    """What somebody has written beside the stack's own is his."""
+    old, new = (f"private canary\n\n{text}\n\nclaim" for text in ("Version 1", "Version 2"))
+    change = Change("update", "ContainerLegacy", "c", {**GUEST, "description": old}, {**GUEST, "description": new})
+    assert list(details(change)) == ["~ c", "-   description: Version 1", "+   description: Version 2"]
 
 
 def test_what_differs_in_each_run_or_is_a_secret_is_not_shown() -> None:

@@ -14,8 +14,8 @@ from tests.settings import cattle, pet
 
 CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
 EARLIER = "Owns the volumes of the cattle."
-OLD = notes_block(f"{EARLIER}\n\nVersion 0.1.0", CLAIM)
-NEW = notes_block(f"{EARLIER}\n\nVersion 0.2.0", CLAIM)
+OLD = notes_block(f"{EARLIER}\n\nVersion 0.1.0", ["pet"], CLAIM)
+NEW = notes_block(f"{EARLIER}\n\nVersion 0.2.0", ["pet"], CLAIM)
 OF_AN_EARLIER_RELEASE = f"{EARLIER}\n\nclaim: {CLAIM}\n"
 
 
@@ -67,18 +67,27 @@ def test_any_text_around_the_block_is_kept(before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "declared", "merged"),
+    ("there", "set_by_us", "declared", "merged"),
     [
-        ("", ["pet", "pulumi"], ["pet", "pulumi"]),
-        ("pet;pulumi", ["pet", "pulumi"], ["pet", "pulumi"]),
-        ("mine;pet", ["pet", "pulumi"], ["mine", "pet", "pulumi"]),
+        ("", [], ["pet", "pulumi"], ["pet", "pulumi"]),
+        ("pet;pulumi", ["pet", "pulumi"], ["pet", "pulumi"], ["pet", "pulumi"]),
+        ("mine;pet", ["pet", "pulumi"], ["pet", "pulumi"], ["mine", "pet", "pulumi"]),
         # A datacenter may keep the order in which tags were given, and capitals (facts proxmox: tag-style).
-        ("pulumi;Mine;pet", ["pet", "pulumi"], ["pulumi", "Mine", "pet"]),
-        ("mine", [], ["mine"]),
+        ("pulumi;Mine;pet", ["pet", "pulumi"], ["pet", "pulumi"], ["pulumi", "Mine", "pet"]),
+        # What the settings declare no more goes, and nothing else.
+        ("mine;pet;pulumi", ["pet", "pulumi"], ["pet"], ["mine", "pet"]),
+        ("pulumi;Mine;pet", ["pet", "pulumi"], ["pet"], ["Mine", "pet"]),
+        ("mine;pet", ["pet"], [], ["mine"]),
+        ("mine;pet", ["pet"], ["mine"], ["mine"]),
+        # Nobody knows who has set them.
+        ("mine;pet", None, ["pulumi"], ["mine", "pet", "pulumi"]),
+        ("mine;pet", [], ["pulumi"], ["mine", "pet", "pulumi"]),
     ],
 )
-def test_tags_of_others_stay(there: str, declared: list[str], merged: list[str]) -> None:
-    assert merged_tags(there, declared) == merged
+def test_tags_of_others_stay(there: str, set_by_us: list[str] | None, declared: list[str], merged: list[str]) -> None:
+    block = OF_AN_EARLIER_RELEASE if set_by_us is None else notes_block("Runs it.", set_by_us, CLAIM)
+    forged = "Tags of the stack: `mine`"
+    assert merged_tags(there, f"{forged}\n{block}", declared) == merged
 
 
 @pytest.mark.parametrize(
@@ -95,8 +104,8 @@ def test_the_notes_say_whose_it_is_and_what_may_be_done(text: str, stack: str) -
         *("[documentation](https://example.org/docs)", "**By hand, as you like:**", "**Never by hand:**"),
     ):
         assert part in text
-    assert parse_claim(notes_block(text, CLAIM)) == CLAIM
-    assert len(notes_block(text, CLAIM)) < LONGEST // 4, "there is room for somebody else's"
+    assert parse_claim(notes_block(text, [], CLAIM)) == CLAIM
+    assert len(notes_block(text, [], CLAIM)) < LONGEST // 4, "there is room for somebody else's"
 
 
 def test_a_container_made_again_takes_the_notes_and_tags_of_the_one_before_with_it() -> None:
@@ -104,7 +113,7 @@ def test_a_container_made_again_takes_the_notes_and_tags_of_the_one_before_with_
         105, "pve", "agent", EARLIER, "Version 0.2.0", "t", "s", 1, 1, 1, 1, ["agent"], golden=9000,
         there={"description": f"Mine.\n\n{OLD}", "tags": "agent;mine"},
     )  # fmt: skip
-    assert spec.description(CLAIM) == f"Mine.\n\n{NEW}"
+    assert spec.description(CLAIM) == f"Mine.\n\n{NEW}".replace("`pet`", "`agent`")
     assert spec.all_tags == ["agent", "mine"]
     assert spec.clone is not None
     assert spec.clone.options["tags"] == "agent;mine"
