@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from pathlib import Path
-
+from settings.package import version
 from settings.stack import CattleStack, PetStack, Stack
 
 _BY_HAND = "**By hand, as you like:**"
 _BY_SETTINGS = "**By the settings only:**"
 _NEVER = "**Never by hand:**"
-
-
-@cache
-def program_version() -> str:
-    """This program's version, from the one place that has it."""
-    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-    return str(tomllib.loads(text)["project"]["version"])
 
 
 def pet_notes(stack: PetStack) -> str:
@@ -40,7 +30,7 @@ def cattle_notes(stack: CattleStack) -> str:
         "your own.",
         f"{_BY_SETTINGS} cores, memory, mounts, start on boot, all that is inside but the agent's home. `pulumi up` "
         "sets back what differs, and whatever is installed by hand is lost when the guest is made again.",
-        f"{_NEVER} {never}, `pct destroy` (`pulumi destroy --stack {stack.name}` does it), change the line `claim`.",
+        f"{_NEVER} {never}, `pct destroy` (`pulumi destroy` does it), change the line `claim`.",
     )
 
 
@@ -57,7 +47,7 @@ def image_notes(stack: CattleStack) -> str:
 def _notes(stack: Stack, *rules: str) -> str:
     where = f"[documentation]({stack.docs_url})" if stack.docs_url else "documentation: `docs/operations.md`"
     head = (
-        f"Stack `{stack.name}` of hermes-homelab {program_version()}: edit `Pulumi.{stack.name}.yaml`, then "
+        f"Stack `{stack.name}`, made by hermes-homelab {version()}: change the stack's settings, then "
         f"`pulumi up --stack {stack.name}`; {where}."
     )
     return "\n".join([head, "", *(f"- {rule}" for rule in rules)])

@@ -65,6 +65,6 @@ def motd(stack: str, account: Account, home: str, usage: str) -> str:
         f"This container is made by hermes-homelab, stack {stack}.",
         f"It runs {account.title} as user {account.user}. {usage}",
         f"What is changed here outside of {home} is lost when the container is made again.",
-        f"Settings: Pulumi.{stack}.yaml on the workstation, then pulumi up --stack {stack}.",
+        f"To change it, change the stack's settings on the workstation, then: pulumi up --stack {stack}",
     ]
     return "\n".join(line.strip() for line in lines)

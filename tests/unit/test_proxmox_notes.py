@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from components.container import ContainerSpec
-from components.notes import cattle_notes, image_notes, pet_notes, program_version
+from components.notes import cattle_notes, image_notes, pet_notes
 from proxmox.notes import BEGIN, END, LONGEST, merged_notes, merged_tags, notes_block
 from proxmox.ownership import parse_claim
+from settings.package import version
 from tests.settings import cattle, pet
 
 CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
@@ -100,7 +101,7 @@ def test_tags_of_others_stay(there: str, set_by_us: list[str] | None, declared: 
 )
 def test_the_notes_say_whose_it_is_and_what_may_be_done(text: str, stack: str) -> None:
     for part in (
-        *(f"Stack `{stack}`", f"hermes-homelab {program_version()}", f"pulumi up --stack {stack}"),
+        *(f"Stack `{stack}`", f"hermes-homelab {version()}", f"pulumi up --stack {stack}"),
         *("[documentation](https://example.org/docs)", "**By hand, as you like:**", "**Never by hand:**"),
     ):
         assert part in text
