@@ -12,10 +12,10 @@ _NEVER = "**Never by hand:**"
 
 def pet_notes(stack: PetStack) -> str:
     """What may be done with a pet, in Markdown."""
-    power = "" if stack.pet.started else "start and stop it, "
     return _notes(
         stack,
-        f"{_BY_HAND} {power}backup jobs (vzdump, Proxmox Backup Server), tags and notes of your own.",
+        f"{_BY_HAND} start and stop it, unless `petStarted` is set; backup jobs (vzdump, Proxmox Backup Server); tags "
+        "and notes of your own.",
         f"{_BY_SETTINGS} cores, memory, its volumes and their sizes. `pulumi up` sets back what differs.",
         f"{_NEVER} destroy it, unmount or move its volumes, take its protection away, change the line `claim`.",
     )
