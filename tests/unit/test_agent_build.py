@@ -14,6 +14,7 @@ import platform
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import tarfile
 import threading
@@ -355,6 +356,66 @@ def test_a_python_of_uvs_is_part_of_the_build(machine: Machine) -> None:
     assert f"--python {python} " in calls
     # From where uv looks, when nothing else is set.
     assert "--mirror" not in calls
+
+
+# What uv does with `sync` once something is compiled, at the latest after ten seconds.
+ONCE_COMPILED = """
+i=0
+until ls {build}/hermes-agent/hermes_cli/__pycache__/main.*.pyc >/dev/null 2>&1; do
+  i=$((i + 1)); [ $i -lt 200 ] || exit 9
+  sleep 0.05
+done
+"""
+
+
+def test_the_checkout_is_compiled_while_its_packages_come(machine: Machine) -> None:
+    wait = ONCE_COMPILED.format(build=machine.build)
+    played = UV.format(python=PYTHON, root=machine.root)
+    machine.tool("uv", f'case "$1" in sync) {wait};; esac\n{played}')
+    log = machine.run()
+    assert log.endswith("\n0"), log
+    # As it was compiled beside: what root does in the end leaves it as it is.
+    [made] = (machine.build / "hermes-agent" / "hermes_cli" / "__pycache__").glob("main.*.pyc")
+    source = (machine.build / "hermes-agent" / "hermes_cli" / "main.py").stat()
+    # PEP 552: a word of the version, flags, the source's time and its size.
+    assert struct.unpack("<III", made.read_bytes()[4:16]) == (0, int(source.st_mtime), source.st_size)
+
+
+def test_what_does_not_compile_is_counted(machine: Machine) -> None:
+    machine.commit_files({"hermes_cli/for_a_later_python.py": "this is no Python\n"})
+    log = machine.run()
+    assert log.endswith("\n0"), log
+    assert "agent: 1 files do not compile" in log
+
+
+def test_root_compiles_no_folder_that_was_put_in_the_checkouts_place(machine: Machine) -> None:
+    """The folder above it is nobody's while nobody installs packages there."""
+    (machine.root / "roots").mkdir()
+    (machine.root / "roots" / "secret.py").write_text("word = 1\n")
+    swap = f"cd {machine.build} && mv hermes-agent aside && ln -s {machine.root}/roots hermes-agent"
+    wait = ONCE_COMPILED.format(build=machine.build).replace("/hermes-agent/", "/aside/")
+    played = UV.format(python=PYTHON, root=machine.root)
+    machine.tool("uv", f'case "$1" in sync) {swap}; {wait};; esac\n{played}')
+    assert "a link leads out of the installation" in machine.run()
+    assert [path.name for path in (machine.root / "roots").iterdir()] == ["secret.py"]
+
+
+def test_root_starts_no_python_of_uvs_while_it_is_nobodys(machine: Machine) -> None:
+    machine.commit_files({"pyproject.toml": '[project]\nname = "hermes-agent"\nrequires-python = ">=3.99"\n'})
+    # What is nobody's has the environment of foreign code.
+    note = f'echo "${{UV_CACHE_DIR:+not }}by root: $*" >>{machine.root}/calls'
+    (machine.root / "of_uvs").write_text(f'#!/bin/sh\n{note}\nexec {PYTHON} "$@"\n')
+    (machine.root / "of_uvs").chmod(0o755)
+    played = UV.format(python=PYTHON, root=machine.root)
+    link = f'ln -s {PYTHON} "$2/cpython'
+    assert link in played
+    machine.tool("uv", played.replace(link, f'cp {machine.root}/of_uvs "$2/cpython'))
+    assert machine.run().endswith("\n0")
+    calls = (machine.root / "calls").read_text().splitlines()
+    roots = next(number for number, call in enumerate(calls) if "root:root" in call)
+    assert "not by root: --version" in calls[:roots]
+    assert not [call for call in calls[:roots] if call.startswith("by root")]
+    assert list((machine.build / "hermes-agent" / "hermes_cli" / "__pycache__").glob("main.*.pyc"))
 
 
 def test_the_release_decides_and_not_the_makers_own_workbench(machine: Machine) -> None:

@@ -96,13 +96,17 @@ def pinned(lock: Path) -> str:
 
 @dataclass(frozen=True)
 class Site:
-    """A build under way: `final` is its folder, `scratch` nobody's, `python` the interpreter that it is made for."""
+    """A build under way: `final` is its folder, `scratch` nobody's, `python` the interpreter that it is made for.
+
+    `compiled`: the checkout is compiled, all of it.
+    """
 
     inputs: Build
     job: Path
     final: Path
     scratch: Path
     python: str
+    compiled: bool = False
 
     @property
     def checkout(self) -> Path:
@@ -212,17 +216,48 @@ def install_git(site: Site) -> Site:
     inputs = site.inputs
     fetch_commit(site)
     site = replace(site, python=choose_python(site))
-    version = run(site.python, "--version").strip()
+    version = site.nobody(site.python, "--version", failure=f"{site.python} does not start.").strip()
     print(f"agent: installing the packages of {inputs.git_tag} for {version}")
     # --locked: exactly what upstream has locked, with hashes; without the project, whose build would run its code.
-    site.uv(
-        *("sync", "--locked", "--no-install-project", "--no-default-groups", "--python", site.python),
-        *(word for name in inputs.extras for word in ("--extra", name)),
-        failure=f"the packages that {inputs.git_tag} has locked can't be installed.",
-        cwd=site.checkout,
-        UV_PROJECT_ENVIRONMENT=str(site.final / "venv"),
-    )
-    return site
+    with compiling_checkout(site) as compiler:
+        site.uv(
+            *("sync", "--locked", "--no-install-project", "--no-default-groups", "--python", site.python),
+            *(word for name in inputs.extras for word in ("--extra", name)),
+            failure=f"the packages that {inputs.git_tag} has locked can't be installed.",
+            cwd=site.checkout,
+            UV_PROJECT_ENVIRONMENT=str(site.final / "venv"),
+        )
+    return replace(site, compiled=compiler is not None and compiler.returncode == 0)
+
+
+@contextlib.contextmanager
+def compiling_checkout(site: Site) -> Iterator[subprocess.Popen[bytes] | None]:
+    """Compile the checkout, by root, beside the block, which waits for packages. What fails is left to `compile_all`.
+
+    The compiler is in the folder itself before the block begins: its path leads through one that is nobody's still.
+    So is a Python of uv's, and then nothing is compiled here.
+    """
+    if Path(site.python).is_relative_to(site.final):
+        yield None
+        return
+    quiet = subprocess.DEVNULL
+    compiler = subprocess.Popen(
+        (*compiling(site.python), "."), cwd=site.checkout, stdin=quiet, stdout=quiet, stderr=quiet,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield compiler
+        compiler.wait(STEP_S)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(compiler.pid, signal.SIGKILL)
+        compiler.wait()
+        raise
+
+
+def compiling(python: str) -> tuple[str, ...]:
+    """The command that compiles folders for an interpreter. -S: nothing of the packages runs."""
+    return (python, "-I", "-S", "-m", "compileall", "-q", "-j", "0", "-x", "/(optional-)?skills/")
 
 
 def fetch_commit(site: Site) -> None:
@@ -472,15 +507,12 @@ def lead_to_checkout(site: Site) -> None:
 
 
 def compile_all(site: Site) -> None:
-    """All of it, by root, beside the code: nobody else could keep anything there. -S: nothing of the packages runs."""
-    folders = [site.final / "venv" / "lib", *([site.checkout] if site.checkout.is_dir() else [])]
+    """All of it, by root, beside the code: nobody else could keep anything there."""
+    left = site.checkout.is_dir() and not site.compiled
+    folders = [site.final / "venv" / "lib", *([site.checkout] if left else [])]
     print("agent: compiling")
-    done = execute(
-        *(str(site.final / "venv" / "bin" / "python"), "-I", "-S", "-m", "compileall", "-q", "-j", "0"),
-        *("-x", "/(optional-)?skills/", *map(str, folders)),
-        merged=True,
-        timeout_s=STEP_S,
-    )
+    python = str(site.final / "venv" / "bin" / "python")
+    done = execute(*compiling(python), *map(str, folders), merged=True, timeout_s=STEP_S)
     if done.returncode != 0:
         count = sum(line.startswith("***") for line in done.stdout.splitlines())
         print(f"agent: {count} files do not compile; whatever loads them will say why")
