@@ -3,7 +3,7 @@
 Protocol (all of it over plain SSH commands, nothing installed in the container beforehand):
 
 1. probe: is a job of this digest running, finished, or absent? Do others run, and which large files are missing?
-2. upload: large files go to a store by their SHA-256, once.
+2. upload: large files go to a store by their SHA-256, once. Those of a later job go there while this one runs.
 3. start: the payload is unpacked beside and renamed into place, the secrets come into a 0600 file on tmpfs, both by
    stdin; then `systemd-run` under a name made of phase and digest. systemd refuses a name that is in use, so the same
    job can't run twice, even when our connection broke right after the request.
@@ -104,6 +104,8 @@ class Job:
     large_files: tuple[LargeFile, ...] = ()
     fresh: bool = False
     """What it answers holds when it ends and not later, as a proof does: the end of an earlier run is no answer."""
+    ahead: tuple[LargeFile, ...] = ()
+    """What a later job needs. It is sent while this one runs, and this one does not fail by it."""
 
     @property
     def name(self) -> str:
@@ -168,15 +170,13 @@ class _Ended:
 class _Found:
     """What the container has told of a job.
 
-    `newest`: no other job was started after it. `others`: the units of jobs that run beside it. `missing`: the SHA-256
-    of large files that the container does not have.
+    `newest`: no other job was started after it. `others`: the units of jobs that run beside it.
     """
 
     state: State
     ended: _Ended | None
     newest: bool
     others: tuple[str, ...]
-    missing: frozenset[str]
 
 
 def store_path(sha256: str) -> str:
@@ -227,6 +227,8 @@ class _Run:
         self._last_sign = self._began
         self._last_cut = ""
         self._no_room = False
+        self._missing = frozenset[str]()  # the SHA-256 of large files that the container does not have
+        self._ahead = self._job.ahead
 
     def run(self) -> JobResult:
         try:
@@ -297,7 +299,7 @@ class _Run:
             if found.state != "absent":
                 self._command("discard")
             self._wait_for_others(found)
-            self._upload(found.missing)
+            self._upload(self._job.large_files)
             if self._start():
                 return attempt > 0
         raise PhaseLost(
@@ -307,12 +309,11 @@ class _Run:
         )
 
     def _probe(self) -> _Found:
-        wanted = (large.sha256 for large in self._job.large_files)
+        wanted = (large.sha256 for large in (*self._job.large_files, *self._job.ahead))
         told = self._command("probe", *wanted).decode("utf-8", "replace")
         state, last, others, missing, *_ = (*told.split("\n"), "", "", "", "")
-        return _Found(
-            *parse_probe(state), last.strip() == self._job.name, tuple(others.split()), frozenset(missing.split())
-        )
+        self._missing = frozenset(missing.split())
+        return _Found(*parse_probe(state), last.strip() == self._job.name, tuple(others.split()))
 
     def _wait_for_others(self, found: _Found) -> None:
         """One job at a time in a container: two of them would fight for apt's lock or the services."""
@@ -322,9 +323,17 @@ class _Run:
             time.sleep(0.5)
             found = self._probe()
 
-    def _upload(self, missing: frozenset[str]) -> None:
-        for large in self._job.large_files:
-            if large.sha256 not in missing:
+    def _send_ahead(self) -> None:
+        """Once. That the job goes on after its first words comes first: what it refuses at once is told at once."""
+        files, self._ahead = self._ahead, ()
+        try:
+            self._upload(files)
+        except (ProvisioningError, OSError) as error:
+            self._say(f"not sent ahead: {self._clean(str(error).splitlines()[0])}")
+
+    def _upload(self, files: Iterable[LargeFile]) -> None:
+        for large in files:
+            if large.sha256 not in self._missing:
                 continue
             size = large.local.stat().st_size
             self._say(f"uploading {large.local.name} ({size / 1e6:.0f} MB)")
@@ -374,6 +383,8 @@ class _Run:
             if ended is not None and size:
                 self._flush()
                 return ended, raw
+            if state == "running" and chunk:
+                self._send_ahead()
             if state not in ("absent", "lost") or chunk:
                 gone_since = None
             elif gone_since is None:

@@ -32,7 +32,8 @@ class PhasePlan:
     """One phase, ready to run.
 
     `declared`: what the preview shows, without secrets. `digest`: 64 hex digits. `secrets`: by name, for the
-    container's eyes only. `large_files` are no part of the digest: they are tools, not results. `fresh`: see Job.
+    container's eyes only. `large_files` are no part of the digest: they are tools, not results. `fresh`, `ahead`: see
+    Job.
     """
 
     name: str
@@ -42,10 +43,11 @@ class PhasePlan:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     large_files: tuple[LargeFile, ...] = ()
     fresh: bool = False
+    ahead: tuple[LargeFile, ...] = ()
 
     @property
     def job(self) -> Job:
-        return Job(self.name, self.digest, self.files, self.secrets, self.large_files, self.fresh)
+        return Job(self.name, self.digest, self.files, self.secrets, self.large_files, self.fresh, self.ahead)
 
     def as_json(self) -> str:
         """What has to run, secrets included: only for a Pulumi secret. This program's own files are named in it."""
@@ -55,8 +57,9 @@ class PhasePlan:
                 "files": {file.path: file.origin or [file.content.decode(), file.mode] for file in self.files},
                 "digest": self.digest,
                 "secrets": dict(self.secrets),
-                "large_files": [[str(file.local), file.sha256] for file in self.large_files],
+                "large_files": _named(self.large_files),
                 "fresh": self.fresh,
+                "ahead": _named(self.ahead),
             }
         )
 
@@ -68,8 +71,15 @@ class PhasePlan:
             own_file(path, file) if isinstance(file, str) else PayloadFile(path, file[0].encode(), file[1])
             for path, file in given.pop("files").items()
         )
-        large = tuple(LargeFile(Path(local), sha256) for local, sha256 in given.pop("large_files"))
-        return cls(files=files, declared={}, large_files=large, **given)
+        large, ahead = (
+            tuple(LargeFile(Path(local), sha256) for local, sha256 in given.pop(name))
+            for name in ("large_files", "ahead")
+        )
+        return cls(files=files, declared={}, large_files=large, ahead=ahead, **given)
+
+
+def _named(files: tuple[LargeFile, ...]) -> list[list[str]]:
+    return [[str(file.local), file.sha256] for file in files]
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,12 @@ class Built:
 
 
 def phases_of(stack: AgentStack) -> tuple[PhaseSpec, ...]:
-    """baseline -> agent -> configure -> verify. A plan is rendered once for the same outputs of an earlier phase."""
+    """baseline -> agent -> configure -> verify. A plan is rendered once for the same outputs of an earlier phase.
+
+    What the agent phase needs of this machine is sent while baseline waits for its packages.
+    """
     configure, verify = cache(partial(render_configure, stack)), cache(partial(render_verify, stack))
+    agent = cache(lambda: render_agent(stack.agent, own_uv()))
 
     def foresee(plan: PhasePlan, last: Mapping[str, Any]) -> Mapping[str, Any]:
         """Where it is going to build, NEW_BUILD stands for the folder."""
@@ -117,9 +121,12 @@ def phases_of(stack: AgentStack) -> tuple[PhaseSpec, ...]:
 
     return (
         PhaseSpec(
-            "baseline", lambda _: render_baseline(stack), baked=True, in_cattle=lambda plan: asking_first(plan, stack)
+            "baseline",
+            lambda _: replace(render_baseline(stack), ahead=agent().large_files),
+            baked=True,
+            in_cattle=lambda plan: asking_first(plan, stack),
         ),
-        PhaseSpec("agent", lambda _: render_agent(stack.agent, own_uv()), foresee=foresee, baked=True),
+        PhaseSpec("agent", lambda _: agent(), foresee=foresee, baked=True),
         PhaseSpec("configure", lambda found: configure(Built.of(found)), needs="results", warnings=unknown_settings),
         PhaseSpec("verify", verify, needs="digest"),
     )

@@ -522,6 +522,45 @@ def test_a_large_file_is_sent_once_and_checked(container: Container) -> None:
     assert not Path(jobs.store_path(wrong.sha256)).exists()
 
 
+def test_what_a_later_job_needs_is_sent_while_this_one_runs(container: Container) -> None:
+    local = container.root / "tool"
+    local.write_bytes(b"#!/bin/sh\necho tool\n")
+    large = LargeFile(local, hashlib.sha256(local.read_bytes()).hexdigest())
+    waits = f"""
+echo begun; i=0
+until [ -x {jobs.store_path(large.sha256)} ]; do i=$((i + 1)); [ $i -lt 200 ] || exit 9; sleep 0.05; done
+echo it came
+"""
+    lines: list[str] = []
+    go(container, replace(job(waits), ahead=(large,)), lines=lines)
+    assert lines == ["begun", "uploading tool (0 MB)", "it came"]
+    # The later job finds it.
+    go(container, job("true", digest="2" * 64, large=(large,)))
+    assert [verb_of(line) for line in container.commands].count("put_large") == 1
+
+
+def test_a_job_that_refuses_at_once_waits_for_no_file_of_a_later_one(container: Container) -> None:
+    local = container.root / "tool"
+    local.write_bytes(b"a tool")
+    large = LargeFile(local, hashlib.sha256(local.read_bytes()).hexdigest())
+    with pytest.raises(PhaseFailed):
+        go(container, replace(job("exit 3"), ahead=(large,)))
+    assert "put_large" not in [verb_of(line) for line in container.commands]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["damaged on its way", "gone"])
+def test_a_file_that_can_not_be_sent_ahead_fails_nothing(container: Container, *, there: bool) -> None:
+    local = container.root / "tool"
+    if there:
+        local.write_bytes(b"another tool")
+    lines: list[str] = []
+    ahead = replace(job("echo begun; sleep 0.5; echo done"), ahead=(LargeFile(local, "0" * 64),))
+    go(container, ahead, lines=lines)
+    assert lines[-1] == "done"
+    assert [line for line in lines if line.startswith("not sent ahead: ")]
+    assert not Path(jobs.store_path("0" * 64)).exists()
+
+
 def test_the_payload_keeps_modes_and_is_the_same_for_the_same_files(tmp_path: Path) -> None:
     files = (PayloadFile("b", b"2"), PayloadFile("main", b"1", 0o700))
     assert pack(files) == pack(tuple(reversed(files)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from applications.hermes import phases
 from applications.hermes.guest.inputs import Build
 from applications.hermes.guest.services import render_unit
 from applications.hermes.phases import (
@@ -266,6 +267,19 @@ def test_every_change_of_an_input_is_another_digest_and_none_is_none() -> None:
     digests = [change().digest for change in CHANGES]
     assert len(set(digests)) == len(CHANGES)
     assert [change().digest for change in CHANGES] == digests
+
+
+def test_what_the_agent_phase_needs_is_sent_while_baseline_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text("a program")
+    monkeypatch.setattr(phases, "own_uv", lambda: uv)
+    stack = cattle()
+    baseline, agent, *_ = (spec.in_cattle(spec.render(None)) for spec in phases.phases_of(stack)[:2])
+    assert PhasePlan.from_json(baseline.as_json()).ahead == baseline.ahead == agent.large_files != ()
+    # Which uv it is changes no container.
+    assert baseline.digest == render_baseline(stack).digest
 
 
 def test_a_plan_reaches_its_resource_as_it_is_and_without_this_programs_own_files(tmp_path: Path) -> None:
