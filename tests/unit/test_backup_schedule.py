@@ -104,10 +104,10 @@ def test_the_timer_is_made_once_changed_and_removed(tmp_path: Path, monkeypatch:
     systemd = Systemd(monkeypatch, tmp_path)
     schedule.install(["03:30", "15:30"])
     assert systemd.called == [
-        "daemon-reload", "enable --quiet agent-backup.timer", "restart agent-backup.timer",
+        "daemon-reload", "enable --quiet --no-reload agent-backup.timer", "restart agent-backup.timer",
     ]  # fmt: skip
     schedule.install(["03:30", "15:30"])
-    assert systemd.called[3:] == ["enable --quiet agent-backup.timer", "start agent-backup.timer"]
+    assert systemd.called[3:] == ["enable --quiet --no-reload agent-backup.timer", "start agent-backup.timer"]
     schedule.install([])
     assert list(tmp_path.iterdir()) == []
     assert systemd.called[5:] == ["disable --now --quiet agent-backup.timer", "daemon-reload"]

@@ -30,7 +30,15 @@ from applications.hermes.guest.names import (
     IMAGE_RECORD,
     STOP_S,
 )
-from applications.hermes.guest.services import STARTED, UNITS, bring_up, is_active, refuse_taken_port, units_present
+from applications.hermes.guest.services import (
+    ENABLE,
+    STARTED,
+    UNITS,
+    bring_up,
+    is_active,
+    refuse_taken_port,
+    units_present,
+)
 from applications.hermes.guest.supervise import prepare, unit_text
 from applications.hermes.guest.walls import DATA_MOUNT, refuse_unsafe, sources_of, unbind_state
 from provisioning.guest.common import (
@@ -154,7 +162,7 @@ def record_of(inputs: Configure, container: Container) -> ContainerRecord:
 def _install_unit(backend: Backend) -> None:
     if install_file(UNITS / CONTAINER_UNIT, unit_text(backend), mode=0o644, gid=0):
         run("systemctl", "daemon-reload")
-    run("systemctl", "enable", "--quiet", CONTAINER_UNIT)
+    run(*ENABLE, CONTAINER_UNIT)
 
 
 def start_again(name: str, user: str, hermes_home: str) -> None:

@@ -18,7 +18,7 @@ from applications.hermes.guest import records
 from applications.hermes.guest.inputs import Drill, Place
 from applications.hermes.guest.install import install_packages
 from applications.hermes.guest.names import KEPT_FOLDER
-from applications.hermes.guest.services import units_present
+from applications.hermes.guest.services import ENABLE, units_present
 from applications.hermes.guest.update import Subject
 from provisioning.guest.common import (
     LIBRARY,
@@ -126,7 +126,7 @@ def close_network(allowed: Mapping[Place, Sequence[str]]) -> None:
     kept += [f"{address} {place.host} {MARK}" for place, found in allowed.items() for address in found]
     install_file(HOSTS, "\n".join([*kept, ""]), mode=0o644, gid=0)
     install_file(RULES, rules(allowed), mode=0o644, gid=0)
-    run("systemctl", "enable", "--quiet", "nftables.service")
+    run(*ENABLE, "nftables.service")
     run("systemctl", "restart", "nftables.service")
 
 

@@ -31,6 +31,8 @@ from provisioning.guest.typed import record
 from provisioning.guest.words import quote, told
 
 UNITS = Path("/etc/systemd/system")
+ENABLE = ("systemctl", "enable", "--quiet", "--no-reload")
+"""Has units start at each boot. What is up has its unit already: systemd need not read all of them once more."""
 SHOWN_LINES = 6
 """Of systemctl and of the service each, so that all of it is within job.LOG_TAIL_LINES."""
 STARTED = STATE / "started.json"
@@ -209,6 +211,6 @@ def start_services(
             bring_up("restart", *rest)
     if wanted:
         # After the start: nobody has to wait for it.
-        run("systemctl", "enable", "--quiet", *wanted)
+        run(*ENABLE, *wanted)
     install_file(STARTED, json.dumps(wanted, indent=1), mode=0o644, gid=0)
     return stale
