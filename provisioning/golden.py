@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from provisioning.plans import PhasePlan, digest_of, own_file, plan_of, scripts, text_of
+from provisioning.plans import PhasePlan, digest_of, plan_of, scripts, text_of
 
 FORMAT = 1
 """Another number is another template, though nothing else has changed."""
@@ -12,9 +12,8 @@ FORMAT = 1
 
 def seal(home: str) -> PhasePlan:
     """What is done last. `home`: the application's, whose content is no part of a template."""
-    host_key = own_file("host-key.sh", "provisioning/scripts/host-key.sh")
     script = text_of("provisioning/scripts/seal.sh")
-    more = (*scripts("run.sh"), host_key)
+    more = scripts("run.sh", "host-key.sh", "announce.sh")
     return plan_of("seal", script, {"HOME_DIR": home}, declared={"home": home}, more=more)
 
 

@@ -162,7 +162,11 @@ class _Attempt:
             )
         elif isinstance(error, TimeoutError):
             self.reason = "no answer within the connect timeout: packets to it are lost"
-            self.hint = f"Check that {host} is the container's address, and the route, bridge and firewall in between."
+            self.hint = (
+                f"Check that {host} is the container's address, and the route, bridge and firewall in between. Where "
+                "another container had it before: this machine or its router may still send to that one's network card "
+                f"(`ip neigh show {host}`)."
+            )
         elif isinstance(error, socket.gaierror):
             self.reason = f"the name {host} can't be resolved"
             self.hint = "Use the address, or correct the name."

@@ -37,6 +37,25 @@ UNIT
   quietly systemctl enable hermes-stack-host-key.service || fail "the service of the host keys can't be enabled."
 }
 
+own_card() {
+  install -m 0755 "$HP_JOB/announce.sh" /usr/local/lib/hermes-stack/announce
+  cat >/etc/systemd/system/hermes-stack-announce.service <<'UNIT'
+[Unit]
+Description=Tell the network which card has the address of this container
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/lib/hermes-stack/announce
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+  quietly systemctl enable hermes-stack-announce.service || fail "the service of the address can't be enabled."
+}
+
 # ---- what is one machine's alone --------------------------------------------------------------------------------------
 # Zeros in the place of the content; links and what is no file are left out.
 overwrite() {
@@ -83,6 +102,7 @@ forget_machine() {
 }
 
 own_key
+own_card
 forget_packages
 forget_machine
 forget_logs

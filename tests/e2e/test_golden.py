@@ -63,5 +63,6 @@ def test_a_golden_template_and_a_cattle_that_is_cloned_from_it(tmp_path: Path) -
         shown = stacks.shell("cat /etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
         assert " ".join(shown) == stacks.outputs("cattle")["sshHostKey"]
         assert len(stacks.shell("cat /etc/machine-id").strip()) == 32
+        assert stacks.shell("systemctl is-active hermes-stack-announce").strip() == "active"
         stacks.run("destroy", "cattle", "--yes", "--skip-preview")
         stacks.run("destroy", "image", "--yes", "--skip-preview")
