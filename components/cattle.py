@@ -146,6 +146,7 @@ class Cattle(Component):
             incarnation=guest.network_interfaces.apply(_card_address),
             declared_key=stack.cattle.ssh_host_key or None,
             authorized_keys=keys,
+            card_declared=bool(stack.cattle.network.hardware_address),
             opts=pulumi.ResourceOptions(parent=self, depends_on=ready, replace_with=[guest]),
         )
         made = Application(

@@ -95,7 +95,8 @@ class Access(Resource, kind="guest:Access"):
 
     ``declared_key``: the host key as the settings have it, None where Proxmox's log is to tell it. ``incarnation``: the
     hardware address of net0, which tells one container under a number from the next. ``authorized_keys``: who may log
-    in to a clone, which shows its host key itself; None: Proxmox has written them, and made the key.
+    in to a clone, which shows its host key itself; None: Proxmox has written them, and made the key. ``card_declared``:
+    the settings have the hardware address, so the next container has the same.
     """
 
     address: pulumi.Output[str]
@@ -116,6 +117,7 @@ class Access(Resource, kind="guest:Access"):
         incarnation: pulumi.Input[str],
         declared_key: str | None = None,
         authorized_keys: Sequence[str] | None = None,
+        card_declared: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         props = {
@@ -127,6 +129,7 @@ class Access(Resource, kind="guest:Access"):
             "incarnation": incarnation,
             "declared_key": declared_key,
             **({} if authorized_keys is None else {"authorized_keys": list(authorized_keys)}),
+            **({"card_declared": True} if card_declared else {}),
             "address": None,
             "host_key": None,
             "fingerprint": None,

@@ -34,6 +34,7 @@ PROOF_SECONDS = 60.0
 _INPUTS = (
     *("guest", "vmid", "node", "static_address", "private_key_file", "incarnation", "declared_key"),
     "authorized_keys",
+    "card_declared",
 )
 _KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
 
@@ -174,7 +175,7 @@ class AccessProvider(Provider):
         }
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        updates = changed(olds, news, "static_address", "incarnation", "declared_key")
+        updates = changed(olds, news, "static_address", "incarnation", "declared_key", "card_declared")
         return diff_of(updates, changed(olds, news, "vmid", "node"))
 
     def create(self, props: Props) -> CreateResult:
@@ -186,13 +187,20 @@ class AccessProvider(Provider):
         return UpdateResult(outs=self.reach(news, pinned=olds.get("host_key") if keeps else None))
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """Looks at the lease again; opens no SSH connection."""
+        """Looks at the lease again; opens no SSH connection.
+
+        A container whose card is declared has the same one when it is made again. So its way in goes with it: else
+        nothing would tell that the next one has another host key, and needs all phases.
+        """
         outs = dict(props)
-        if props.get("static_address") is None and props.get("incarnation"):
-            vmid = int(props["vmid"])
+        vmid, leases, fixed = int(props["vmid"]), props.get("static_address") is None, props.get("card_declared")
+        if props.get("incarnation") and (leases or fixed):
             # One that was moved is another resource's to tell (attachment.py, power.py).
             with self.proxmox() as client, contextlib.suppress(NoSuchGuest):
                 if client.vmid_taken(vmid):
-                    found = addresses_of(client.interfaces(props["node"], vmid), props["incarnation"])
-                    outs["address"] = leased(found) or outs.get("address")
+                    if leases:
+                        found = addresses_of(client.interfaces(props["node"], vmid), props["incarnation"])
+                        outs["address"] = leased(found) or outs.get("address")
+                elif fixed:
+                    return ReadResult(id_="", outs={})
         return ReadResult(id_=id_, outs=outs)

@@ -259,6 +259,27 @@ def test_a_refresh_believes_only_what_can_be_reached(scene: Scene, looks: list[s
     assert scene.waited == []
 
 
+@pytest.mark.parametrize(
+    ("props", "there", "stays"),
+    [
+        ({"card_declared": True}, False, False),
+        ({"card_declared": True}, True, True),
+        # Another card tells the next container from this one.
+        ({}, False, True),
+    ],
+)
+def test_a_card_that_the_next_container_has_too_tells_nothing_of_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, props: dict[str, Any], there: bool, stays: bool
+) -> None:
+    """The container was removed by hand. What is in the state of it would be taken for the next one's."""
+    monkeypatch.setattr(scene.node, "vmid_taken", lambda _: there)
+    before = {**STATIC, **props, "address": "10.0.0.5", "host_key": KEY}
+    assert bool(scene.provider().read("105/ssh", before).id_) is stays
+    # A state of before learns it, so that a later refresh knows.
+    assert scene.provider().diff("105/ssh", {**STATIC}, {**STATIC, **props}).changes is bool(props)
+    assert scene.provider().create({**STATIC, **props}).outs.get("card_declared") == props.get("card_declared")
+
+
 @pytest.mark.parametrize("address", ["", None])
 def test_a_container_without_a_card_can_be_proved_by_nothing(scene: Scene, address: str | None) -> None:
     with pytest.raises(WrongMachine, match="CT 105"):
