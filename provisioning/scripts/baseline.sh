@@ -84,6 +84,7 @@ missing_packages() {
 
 install_packages() {
   local -a missing
+  local words beside
   mapfile -t missing < <(missing_packages)
   if [ "${#missing[@]}" -eq 0 ]; then
     echo "packages: all there"
@@ -91,12 +92,32 @@ install_packages() {
   fi
   echo "packages: installing ${missing[*]}"
   configure_the_rest
-  apt_get update || fail "the package lists can't be brought up to date." "$APT_ADVICE"
+  # The lists come from the network. The account is made meanwhile, and is there before a package makes one of its own.
+  words=$(mktemp "$HP_JOB/said.XXXXXX")
+  (
+    trap 'tell_the_rest "$BASH_COMMAND"' EXIT
+    prepare_account
+  ) >"$words" 2>&1 &
+  beside=$!
+  apt_get update || {
+    wait "$beside" || true
+    fail "the package lists can't be brought up to date." "$APT_ADVICE"
+  }
+  wait "$beside" || fail_as_told "$words"
+  PREPARED=1
+  cat "$words"
   echo "packages: lists are up to date, installing"
   apt_get install "${missing[@]}" || fail "these packages can't be installed: ${missing[*]}" "$APT_ADVICE"
 }
 
 # ---- account and folders --------------------------------------------------------------------------------------------
+prepare_account() {
+  make_account
+  close_ssh
+  close_cron
+  close_manager
+}
+
 make_account() {
   getent group "$AGENT_GROUP" >/dev/null || groupadd --gid "$AGENT_GID" "$AGENT_GROUP"
   getent group "$USERS_GROUP" >/dev/null || groupadd --system "$USERS_GROUP"
@@ -200,10 +221,7 @@ write_motd() {
 check_home
 check_account
 install_packages
-make_account
-close_ssh
-close_cron
-close_manager
+[ -n "${PREPARED:-}" ] || prepare_account
 make_folders
 write_motd
 echo "home: $HOME_DIR on $(findmnt --noheadings --output FSTYPE --target "$HOME_DIR" | tail -n 1), user $AGENT_USER ($AGENT_UID)"

@@ -12,6 +12,13 @@ fail() {
   exit 1
 }
 
+# fail_as_told FILE: a step that ran beside has failed, and its words are there.
+fail_as_told() {
+  cat "$1" >&2
+  FAILED=told
+  exit 1
+}
+
 # Told when a script ends: a command has failed for which no step has words of its own. Its own words stand above.
 tell_the_rest() {
   local status=$?

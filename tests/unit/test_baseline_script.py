@@ -40,10 +40,11 @@ STEPS = [
 ]
 
 
-def run(root: Path, fails: str) -> str:
+def run(root: Path, fails: str, **more: str) -> str:
+    """What it logs. `more`: what a tool does, by its name."""
     for folder in ("bin", "job"):
         (root / folder).mkdir()
-    for name, action in ACTIONS.items():
+    for name, action in {**ACTIONS, **{name.replace("_", "-"): action for name, action in more.items()}}.items():
         path = root / "bin" / name
         path.write_text(
             f'#!/bin/sh\ncall="{name} $*"\n'
@@ -54,7 +55,8 @@ def run(root: Path, fails: str) -> str:
         text = file.content.decode().replace("export PATH=", f"export PATH={root}/bin:")
         if file.path == "main":
             text = text.partition("# ---- ways around")[0]
-            text += "check_home\ncheck_account\ninstall_packages\nmake_account\n"
+            text += "close_ssh() { :; }\nclose_cron() { :; }\nclose_manager() { :; }\n"
+            text += "check_home\ncheck_account\ninstall_packages\n"
         (root / "job" / file.path).write_text(text)
     return run_main(root / "job")
 
@@ -72,3 +74,25 @@ def test_a_step_that_fails_ends_with_the_tools_own_words(tmp_path: Path, fails: 
     shown = shown[-LOG_TAIL_LINES:]
     assert what in shown[shown.index(REASON) + 1]
     assert len(shown) > shown.index(REASON) + 2, "what to do stands behind it"
+
+
+def test_the_account_is_made_while_the_lists_come_and_before_any_package(tmp_path: Path) -> None:
+    """Packages make accounts of their own, and two that write /etc/passwd at once would wait for each other."""
+    waits = f"""case "$*" in
+*update*)
+  i=0
+  until [ -e {tmp_path}/locked ]; do i=$((i + 1)); [ $i -lt 200 ] || exit 9; sleep 0.05; done;;
+*install*) [ -e {tmp_path}/locked ] || exit 9; touch {tmp_path}/installed;;
+esac"""
+    # The last of what makes the account.
+    locks = f'[ "$1" != --lock ] || {{ [ ! -e {tmp_path}/installed ] || exit 9; touch {tmp_path}/locked; }}'
+    log = run(tmp_path, "nothing fails", apt_get=waits, usermod=locks)
+    assert log.endswith("\n0"), log
+    assert (tmp_path / "installed").exists()
+
+
+def test_lists_that_can_not_be_had_are_told_last(tmp_path: Path) -> None:
+    log = run(tmp_path, "apt-get .*update|usermod --lock")
+    shown = [line for line in log.splitlines() if line.startswith("error: ")]
+    assert shown[0] == "error: the package lists can't be brought up to date."
+    assert not [line for line in shown if "usermod" in line]
