@@ -170,11 +170,15 @@ class Bench:
             self.add("image", self.run("up", "image", *QUICK))
 
     def add_cattle(self, number: int) -> str:
-        """One more stack; its home is new at each `up`. The name."""
+        """One more stack; its home is new at each `up`. The name.
+
+        Its network card is the same each time. With another one, this machine would now and then send to the card of
+        the container before it for half a minute. A clone tells of its new card itself, so it gets one.
+        """
         stack, vmid = f"cattle-bench{number}", FIRST_VMID + number
         make_stack(self.lab, stack)
         own = {"cattleVmid": vmid, "cattleAddress": self.free_address(vmid), "cattleVolume": ""}
-        self._write(stack, self._lab_settings(), **own)
+        self._write(stack, self._lab_settings(), **own, cattleHardwareAddress=f"BC:24:11:00:01:{vmid:02X}")
         return stack
 
     def free_address(self, number: int) -> str:
@@ -196,7 +200,8 @@ class Bench:
     def _write(self, stack: str, content: dict[str, Any], **own: object) -> None:
         """Both files of a stack. The agent's API is open to the network, for :mod:`benchmarks.offline` to see it."""
         own["agentApiHost"] = "0.0.0.0"  # noqa: S104 - a setting of the guest's
-        for golden, more in ((False, {}), (True, {"goldenTemplate": "image"})):
+        clone = {"goldenTemplate": "image", "cattleHardwareAddress": ""}
+        for golden, more in ((False, {}), (True, clone)):
             config = {**content["config"], **{f"{PROJECT}:{key}": value for key, value in {**own, **more}.items()}}
             text = yaml.safe_dump({**content, "config": config}, sort_keys=False)
             self._settings(stack, golden=golden).write_text(text)
