@@ -196,7 +196,11 @@ def _drill(guest: Guest, options: argparse.Namespace) -> int:
 def _drill_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vmid", type=int, help="the drill's VMID (the first free one after the cattle's)")
     parser.add_argument("--address", help="its IPv4 address with the prefix, or dhcp; needed if the cattle's is static")
-    parser.add_argument("--file", type=Path, help="a backup on this machine, a folder or a tar, instead of the newest")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--file", type=Path, help="a backup on this machine, a folder or a tar, instead of the newest")
+    source.add_argument(
+        FROM_COPY, nargs="?", const="latest", metavar="ID", help="one that `copies` lists, by its id or name (latest)"
+    )
     parser.add_argument(
         "--allow", action="append", default=[], metavar="HOST:PORT", help="the model's, where no setting has it"
     )

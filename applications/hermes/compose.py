@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from applications.hermes.guest.backend import PODMAN_NETWORK
+from applications.hermes.guest.backend import BACKENDS
 from applications.hermes.guest.inputs import Container, Port
 from applications.hermes.guest.names import API_SERVER, DASHBOARD_SERVER, IDENTITY_LABEL, STOP_S
 from applications.hermes.guest.walls import DATA_MOUNT
@@ -39,8 +39,6 @@ MANAGED_FILES = ("config.yaml", ".env")
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What the image's init needs as root (docs/docker-image.md, "The container's walls"); the agent itself has none."""
 PROCESSES = 4096
-NETWORK = {"docker": "bridge", "podman": PODMAN_NETWORK}
-"""A bridge of the engine's, and none of compose's: its MTU follows that of the guest's network card."""
 
 
 def service(stack: AgentStack, agent: DockerAgent) -> dict[str, Any]:
@@ -91,7 +89,7 @@ def service(stack: AgentStack, agent: DockerAgent) -> dict[str, Any]:
         "security_opt": ["no-new-privileges:true"],
         "pids_limit": PROCESSES,
         "stop_grace_period": f"{STOP_S}s",
-        "network_mode": NETWORK[container.backend],
+        "network_mode": BACKENDS[container.backend].network,
         "ports": ports,
         "environment": environment,
         "volumes": [

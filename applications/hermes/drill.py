@@ -31,13 +31,14 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from applications.hermes.guest.copies import BESIDE, Snapshot, chosen
 from applications.hermes.guest.drilled import note_line, noted_path
-from applications.hermes.guest.inputs import Drill, Place
+from applications.hermes.guest.inputs import Drill, DrillContainer, Place
 from applications.hermes.guest.names import KEPT_FOLDER
 from applications.hermes.guest.records import NAME
 from applications.hermes.guest.update import WANTED, newest_of
 from applications.hermes.held import Held, look, lost
-from applications.hermes.phases import GUEST, facts_of, render_backups
+from applications.hermes.phases import BACKUPS_PATH, GUEST, facts_of, render_backups
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import DockerAgent
 from applications.hermes.settings.copies import CopySettings
@@ -57,6 +58,7 @@ from provisioning.console import (
     ssh_command,
 )
 from provisioning.errors import ProvisioningError
+from provisioning.guest.common import Refusal
 from provisioning.job import LargeFile, sha256_of, store_path
 from provisioning.plans import ROOT, PhasePlan, guest_main, guest_package, plan_of, run_phase
 from provisioning.ssh import SshTarget, connect
@@ -73,19 +75,21 @@ CONTAINER_TYPE = "proxmoxve:index/containerLegacy:ContainerLegacy"
 WITHOUT_AGENT = ("--exclude", "**cattle-agent-configure", "--exclude-dependents")
 """Container and build, and nothing that starts the agent."""
 CONTAINER_ALONE = ("--exclude", "**cattle-ssh", "--exclude-dependents")
+OPTIONS = "agentExtraOptions"
 SECONDS = 1800.0
 INTERRUPT_SECONDS = 300
 """So long the engine has to end what it is at and to write its state."""
-ROOM = 2
-"""GB beside the system for a build of the agent. The backup is there three times: archive, backup, home."""
+ROOM = {"bare-metal": 2, "docker": 8}
+"""GB beside the system for the agent's code, by agentMode. The backup is there three times: archive, backup, home."""
 SLACK = 64 << 20
 """Bytes that an archive has at most beside its files, and 2 KB for each file."""
 
 # What leads out of the real cattle, or belongs to it alone.
 LEFT_OUT = frozenset(
     {
-        *("claim", "cattleTakeOver", "cattleHardwareAddress", "cattleSshHostKey", "cattleHostMounts"),
+        *("claim", "cattleTakeOver", "cattleHardwareAddress", "cattleSshHostKey", "cattleHostMounts", "cattleKeyctl"),
         *("cattleAddress6", "cattleGateway6", "agentMcpServers", "agentApiHost"),
+        *("agentExtraVolumes", "agentPublishedBindIp"),
         *(
             str(each.alias)
             for section in (MessengerSettings, DashboardSettings, CopySettings)
@@ -93,6 +97,10 @@ LEFT_OUT = frozenset(
         ),
     }
 )
+
+
+OPTIONS_LEFT_OUT = frozenset({"devices", "gpus", "ports"})
+"""Of agentExtraOptions: what the real cattle's guest has, and the drill's has not."""
 
 
 class DrillError(AgentError):
@@ -131,20 +139,38 @@ def settings_of(
         "cattleVolume": "",
         "cattleStartOnBoot": False,
         "cattleTags": [*cattle.tags, "drill"],
-        "cattleDisk": max(cattle.disk, ROOM + 6 + 3 * gigabytes),
-        "agentDashboard": False,
+        "cattleDisk": max(cattle.disk, ROOM[real.agent.mode] + 6 + 3 * gigabytes),
         "agentBackupTimes": [],
         "agentExtraPackages": [*real.agent.service.extra_packages, "nftables"],
     }
     if address in ("dhcp", "manual"):
         own["cattleGateway"] = ""
+    if isinstance(real.agent, DockerAgent):
+        options = real.agent.container.extra_options
+        own[OPTIONS] = {name: value for name, value in options.items() if name not in OPTIONS_LEFT_OUT}
     config = inward(content.get("config") or {})
     return {**content, "config": config | {f"{PROJECT}:{key}": value for key, value in own.items()}}
 
 
+def with_hosts(content: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
+    """The drill's settings, and in Docker mode with the model's names: the container can ask nobody for them.
+
+    `hosts`: HOST:ADDRESS each.
+    """
+    key = f"{PROJECT}:{OPTIONS}"
+    options = content["config"].get(key)
+    if options is None or not hosts:
+        return dict(content)
+    given = options.get("extra_hosts", [])
+    own = [f"{host}:{address}" for host, address in given.items()] if isinstance(given, dict) else given
+    return {**content, "config": {**content["config"], key: {**options, "extra_hosts": [*own, *hosts]}}}
+
+
 def inward(config: Mapping[str, Any]) -> dict[str, Any]:
     """A stack file's `config` without what leads out of the cattle, whose secrets are not read either."""
-    return {key: value for key, value in config.items() if key.removeprefix(f"{PROJECT}:") not in LEFT_OUT}
+    kept = {key: value for key, value in config.items() if key.removeprefix(f"{PROJECT}:") not in LEFT_OUT}
+    # In a container it would need the password that was left out.
+    return kept | {f"{PROJECT}:agentDashboard": False}
 
 
 def model_places(stack: AgentStack, allowed: Sequence[str] = ()) -> tuple[Place, ...]:
@@ -267,9 +293,6 @@ def from_cattle(guest: Guest, stack: AgentStack, folder: Path) -> Backup:
     found = newest(listed.outputs["backups"], guest.stack)
     name, files = str(found["name"]), int(found["files"]) + int(found.get("home", 0))
     most = int(found["bytes"]) + 2048 * files + SLACK
-    free = shutil.disk_usage(folder).free
-    if free < most:
-        raise DrillError(f"the backup {name} needs up to {most >> 20} MB in {folder}, which has {free >> 20} MB free")
     archive = folder / "backup.tar"
     own = ("runuser", "--user", stack.agent.service.user, "--", "/usr/bin/tar", "--create", "--directory")
     command = shlex.join([*own, f"{stack.home}/{KEPT_FOLDER}/backups", "--file", "-", name])
@@ -277,8 +300,28 @@ def from_cattle(guest: Guest, stack: AgentStack, folder: Path) -> Backup:
     return Backup(name, archive, str(found["sum"]))
 
 
+def from_copy(guest: Guest, which: str, folder: Path) -> Backup:
+    """One of the second copy: root reads it in the real cattle, where the keys are. Nothing is written there."""
+    with request_of(guest.stack, "copies", "for a drill") as request:
+        listed = run_phase(guest.target, render_backups("copies", request=request), on_line=lambda _: None)
+    found = [Snapshot(**each) for each in listed.outputs["copies"]]
+    try:
+        wanted = chosen(found, guest.stack, which)
+    except Refusal as refusal:
+        raise DrillError(str(refusal)) from None
+    archive = folder / "backup.tar"
+    fetch(guest.target, shlex.join([BACKUPS_PATH, "dump", wanted.id]), archive, wanted.bytes + BESIDE)
+    return Backup(wanted.set, archive, wanted.sum)
+
+
 def fetch(target: SshTarget, command: str, file: Path, most: int) -> None:
-    """Write what a command in the guest prints into a new file. DrillError if it fails, or prints more than `most`."""
+    """Write what a command in the guest prints into a new file.
+
+    DrillError if it fails, or prints more than `most` bytes, or there is no room for these.
+    """
+    free = shutil.disk_usage(file.parent).free
+    if free < most:
+        raise DrillError(f"the backup needs up to {most >> 20} MB in {file.parent}, which has {free >> 20} MB free")
     argv = ssh_command(target, command, options=("-T",))
     with (
         file.open("xb") as stream,
@@ -320,10 +363,19 @@ def from_file(given: Path, folder: Path) -> Backup:
 def render(stack: AgentStack, backup: Backup, model: tuple[Place, ...], elsewhere: tuple[Place, ...]) -> PhasePlan:
     """Walls, and the backup into the home: what runs in the drill's guest before the agent."""
     large = LargeFile(backup.archive, sha256_of(backup.archive), mode=0o600)
-    given = Drill(facts_of(stack), backup.name, backup.total, store_path(large.sha256), model, elsewhere)
+    archive, container = store_path(large.sha256), container_of(stack)
+    given = Drill(facts_of(stack), backup.name, backup.total, archive, model, elsewhere, container)
     main = guest_main(f"{GUEST}.drill")
     plan = plan_of("drill", main, {}, declared={}, given=given, more=guest_package(GUEST))
     return replace(plan, large_files=(large,))
+
+
+def container_of(stack: AgentStack) -> DrillContainer | None:
+    """What the guest has to know of Docker mode; None in bare-metal mode."""
+    if not isinstance(stack.agent, DockerAgent):
+        return None
+    container = stack.agent.container
+    return DrillContainer(container.backend, container.image, stack.agent.service.gid, stack.agent.api.port)
 
 
 # ---- the drill ------------------------------------------------------------------------------------------------------
@@ -426,6 +478,7 @@ class Asked:
     vmid: int | None
     address: str | None
     file: Path | None
+    copy: str | None
     allow: tuple[str, ...]
     prompt: str
     clean_up: bool
@@ -444,8 +497,11 @@ def real_settings(stack: str) -> tuple[dict[str, Any], AgentStack]:
     found = read_stack(stack, config, os.environ)
     if not isinstance(found, AgentStack):
         raise DrillError(f"stack {stack} has no agent")
-    if isinstance(found.agent, DockerAgent):
-        raise DrillError("with agentMode docker there is no drill yet: the walls are those of bare-metal mode")
+    if isinstance(found.agent, DockerAgent) and not found.node_ssh.host_key:
+        raise DrillError(
+            "with agentMode docker the drill's cattle needs keyctl, which only root on the node may set: set "
+            "nodeSshHostKey (docs/operations.md, Big disks of the node)"
+        )
     return content, found
 
 
@@ -522,10 +578,12 @@ class Attempt:
         settings_of(self.content, self.real, vmid=vmid, address=asked.address, gigabytes=0)
         if asked.file:
             backup = from_file(asked.file, engine.folder)
+        elif asked.copy:
+            backup = from_copy(self.guest, asked.copy, engine.folder)
         else:
             backup = from_cattle(self.guest, self.real, engine.folder)
-        self.backup = backup.name
-        print(f"drill: {backup.name} goes into CT {vmid}")
+        self.backup = f"{backup.name}, from the copy" if asked.copy else backup.name
+        print(f"drill: {self.backup} goes into CT {vmid}")
         settings = settings_of(self.content, self.real, vmid=vmid, address=asked.address, gigabytes=backup.gigabytes)
         stack = read_stack(engine.stack, usable_settings(settings["config"], PROJECT), os.environ)
         if not isinstance(stack, AgentStack):
@@ -539,6 +597,8 @@ class Attempt:
             done = run_phase(target, render(stack, backup, model, elsewhere), on_line=print, timeout_s=SECONDS).outputs
             for place in done["closed"]:
                 print(f"drill: {place} answered before, and does not any more")
+            named = with_hosts(yaml.safe_load(engine.file.read_text(encoding="utf-8")), done["hosts"])
+            engine.file.write_text(yaml.safe_dump(named, allow_unicode=True), encoding="utf-8")
             kept = f"{stack.home}/{KEPT_FOLDER}/backups/{backup.name}/data"
             before = look(target, stack, str(WANTED), kept)
             if wrong := damaged(backup.name, before, done["databases"]):
@@ -552,7 +612,7 @@ class Attempt:
         if not answer.strip():
             raise DrillError(f"the agent runs on {backup.name}, and answers nothing")
         print(f"drill: asked {asked.prompt!r}, the agent says:\n{answer}")
-        return f"{backup.name}: files {done['written']}, {counted(before)}; the agent answers"
+        return f"{self.backup}: files {done['written']}, {counted(before)}; the agent answers"
 
     def note(self, fault: str) -> None:
         """In the real cattle, where only root writes: when the last drill was, and how it went."""
@@ -577,7 +637,15 @@ def command(guest: Guest, options: argparse.Namespace) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
-    asked = Asked(options.vmid, options.address, options.file, tuple(options.allow), options.prompt, options.clean_up)
+    asked = Asked(
+        vmid=options.vmid,
+        address=options.address,
+        file=options.file,
+        copy=options.from_copy,
+        allow=tuple(options.allow),
+        prompt=options.prompt,
+        clean_up=options.clean_up,
+    )
     try:
         return drill(guest, asked)
     except ProxmoxError as error:

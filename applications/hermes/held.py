@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
+from applications.hermes.guest.backend import BACKENDS
+from applications.hermes.guest.engine import python_in_image
 from applications.hermes.guest.layout import python_of
 from applications.hermes.settings import AgentStack
+from applications.hermes.settings.agent import DockerAgent
 from provisioning.errors import ProvisioningError
 from provisioning.plans import text_of
 from provisioning.ssh import SshTarget, connect
@@ -75,16 +78,31 @@ def lost(before: Held, after: Held) -> list[str]:
     return found
 
 
-def look(target: SshTarget, stack: AgentStack, directory: str, home: str) -> Held:
-    """What a home holds, as the build in `directory` of the guest reads it: as the agent's user, for the agent's code
-    runs. UnreadableError, or an SSH error.
+def agents_python(stack: AgentStack, directory: str) -> list[str]:
+    """The command that runs a Python program of its standard input, whose arguments follow, beside the agent's code.
+
+    As the agent's user, for its code runs: that of the build in `directory`, or of the image in Docker mode, without a
+    network there. It sees the home.
     """
-    program = shlex.quote(text_of("applications/hermes/guest/look.py"))
-    environment = f"HOME={stack.home} HERMES_HOME=/nonexistent PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1"
-    as_user = f"cd / && runuser --user {stack.agent.service.user} -- env -i {environment}"
-    command = f"{as_user} {python_of(directory)} -P -c {program} {shlex.quote(home)}"
+    service, home = stack.agent.service, stack.home
+    if isinstance(stack.agent, DockerAgent):
+        container = stack.agent.container
+        backend = BACKENDS[container.backend]
+        # The path of the home is root's; what lies below it no engine looks up.
+        return python_in_image(backend, container.image, uid=service.uid, gid=service.gid, volumes=[f"{home}:{home}"])
+    environment = (f"HOME={home}", "HERMES_HOME=/nonexistent", "PATH=/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1")
+    return ["runuser", "--user", service.user, "--", "env", "-i", *environment, python_of(directory), "-P", "-"]
+
+
+def look(target: SshTarget, stack: AgentStack, directory: str, home: str) -> Held:
+    """What a home holds, or a copy of one below the agent's, as the agent's code reads it (`agents_python`).
+
+    UnreadableError, or an SSH error.
+    """
+    command = f"cd / && {shlex.join([*agents_python(stack, directory), home])}"
     with closing(connect(target)) as connection:
-        done = connection.run(command, timeout_s=LOOK_SECONDS)
+        program = text_of("applications/hermes/guest/look.py").encode()
+        done = connection.run(command, stdin=program, timeout_s=LOOK_SECONDS)
     if done.status != 0:
         raise UnreadableError(f"what {home} holds can't be read: {done.words}")
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import pytest
 import requests
 import yaml
 
-from lab.engine import Run, pulumi
+from lab.engine import Run, command, pulumi
 from lab.environment import environment
 from lab.instance import CHECKOUT, Lab
 from lab.stacks import PROJECT, make_stack
@@ -171,6 +172,7 @@ def test_a_bind_mount_by_root_on_the_node(client: Client) -> None:
 
 EXAMPLE = CHECKOUT / "examples" / "docker-on-another-node" / "Pulumi.cattle-118.yaml"
 STACK = "cattle-118"
+COPIES = {"source": "/srv/copies", "path": "/mnt/copies", "owner": 0}
 
 
 def deploy(client: Client, verb: str, **changes: object) -> Run:
@@ -188,20 +190,60 @@ def deploy(client: Client, verb: str, **changes: object) -> Run:
         "agentCaFile": ready.registry_ca_file,
         "nodeSshPort": ready.node_ssh["pve2"]["port"],
         "nodeSshHostKey": ready.node_ssh["pve2"]["host_key"],
+        "agentCopyRepository": f"{COPIES['path']}/hermes",
         **changes,
     }
-    content["config"] |= yaml.safe_load(EXAMPLE.read_text())["config"]
+    example = yaml.safe_load(EXAMPLE.read_text())["config"]
+    example[f"{PROJECT}:cattleHostMounts"].append(COPIES)
+    content["config"] |= example
     content["config"] |= {f"{PROJECT}:{key}": value for key, value in surroundings.items()}
     lab.stack_config_file.write_text(yaml.safe_dump(content, sort_keys=False))
-    env = {**os.environ, **environment(lab), "PROXMOX_VE_NODE": "pve2"}
     yes = [] if verb == "preview" else ["--yes", "--skip-preview"]
-    return pulumi([verb, "--stack", STACK, *yes], cwd=CHECKOUT, env=env)
+    return pulumi([verb, "--stack", STACK, *yes], cwd=CHECKOUT, env=surrounded(lab))
+
+
+def surrounded(lab: Lab) -> dict[str, str]:
+    return {**os.environ, **environment(lab), "PROXMOX_VE_NODE": "pve2"}
+
+
+def agent(client: Client, *words: str) -> str:
+    """What `scripts/agent` says of the cattle."""
+    argv = [str(CHECKOUT / "scripts" / "agent"), "--stack", STACK, *words]
+    env = surrounded(client.lab)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def a_drill_in_docker_reads_the_second_copy(client: Client) -> None:
+    """The copy is all that is left of the backups. The agent's container works on, and nothing of the drill stays."""
+    agent(client, "prompt", "remember: the cat is called Miez")
+    name = agent(client, "backup").partition("backups/")[2].split()[0]
+    agent(client, "copy", "--init")
+    client.sh(118, "rm -r /home/hermes/.hermes-stack/backups")
+
+    def real() -> str:
+        return client.sh(118, "docker inspect --format '{{.Id}} {{.State.Pid}} {{.State.StartedAt}}' hermes")
+
+    before = real()
+    address = client.sh(118, "hostname -I").split()[0]
+    said = agent(client, "drill", "--vmid", "119", "--from-copy")
+    assert f"drill: {address}:22 answered before, and does not any more" in said
+    assert "Miez" in said
+    assert f"drill: passed. {name}, from the copy: files " in said
+    assert real() == before
+    assert [row["vmid"] for row in client.call("GET", BASE) if int(row["vmid"]) == 119] == []
+    stacks = json.loads(command("stack", "ls", "--json", cwd=CHECKOUT, env=surrounded(client.lab)))
+    assert not [row["name"] for row in stacks if "drill" in row["name"]]
+    assert re.search(rf"^drill +passed: .* {name}, from the copy$", agent(client, "status"), re.MULTILINE)
 
 
 @pytest.mark.timeout(900)
 def test_the_example_with_big_disks_on_another_node(client: Client) -> None:
     """The design's verification list, then its rollback: destroy, and the folders stay."""
     make_stack(client.lab, STACK)
+    secret = ("config", "set", "--secret", "--stack", STACK, "agentCopyPassword")
+    command(*secret, cwd=CHECKOUT, env=surrounded(client.lab), stdin="correct horse battery")
     folders = HostFolders(client.lab.state_dir / "nodes" / "pve2" / "host")
     data, fast = folders.on_machine("/mnt/pve/hdd/hermes"), folders.on_machine("/media/2tb/hermes")
     # The first node's shell is another node's: told before anything is made.
@@ -232,6 +274,8 @@ def test_the_example_with_big_disks_on_another_node(client: Client) -> None:
     client.sh(118, "touch /fast/root")
     assert (data / "agent").stat().st_uid == 110000
     assert (fast / "root").stat().st_uid == 100000
+
+    a_drill_in_docker_reads_the_second_copy(client)
 
     # A restart of the container from inside brings them back.
     client.pct("reboot", "118")

@@ -9,14 +9,16 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.talk import ask
 from provisioning import run_phase
+from provisioning.guest.common import LIBRARY
 from tests.attacks.attack import Scene, attacks, carry_out
-from tests.e2e.docked import INSIDE, PASSWORD, Docked, a_docked, gateways, sessions, wait_for_one_gateway
+from tests.e2e.docked import INSIDE, PASSWORD, PORT, Docked, a_docked, gateways, sessions, wait_for_one_gateway
 from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root
 
 pytestmark = needs_root
@@ -74,6 +76,41 @@ def test_a_reboot_of_the_guest_brings_the_same_container_back(docked: Docked) ->
     assert status == 0, err
     assert (docked.inspect()["Id"], docked.mark()) == (before, "written inside")
     wait_for_one_gateway(guest)
+
+
+WALLS = """
+import json, sys
+sys.path.insert(0, "{library}")
+from applications.hermes.guest import drill
+from applications.hermes.guest.inputs import Drill, DrillContainer, Facts, Place
+from applications.hermes.guest.names import FACTS
+from provisioning.guest.typed import record
+model, other = Place("{host}", {model}), Place("{host}", {other})
+container = DrillContainer("podman", "{image}", 10000, 8642)
+walls = drill.wall_off(Drill(record(Facts, FACTS), "", "", "", (model,), (other,), container))
+print(json.dumps(walls.closed))
+"""
+CONNECTS = "import socket; socket.create_connection(('{host}', {port}), 3).close(); print('open')"
+
+
+def test_the_walls_of_a_drill_leave_the_model_and_the_api(docked: Docked) -> None:
+    """The same walls as in Docker (test_lab_two_nodes.py), with Podman's network and its way to a published port."""
+    guest = docked.guest
+    guest.shell("DEBIAN_FRONTEND=noninteractive apt-get install -qq nftables >/dev/null 2>&1")
+    host, model = str(guest.plan.gateway), urlsplit(guest.model.base_url).port
+    program = WALLS.format(library=LIBRARY, host=host, model=model, other=PORT, image=docked.image())
+    assert json.loads(guest.shell("python3 -", stdin=program.encode())) == [f"{host}:{PORT}"]
+    tried = CONNECTS.format(host=host, port=PORT)
+    try:
+        # A drill has no dashboard.
+        asked = {"prompt": "what do you remember?", "expect": "the cat is called Miez", "dashboard": False}
+        status, _, err = docked.verify(**asked)
+        assert status == 0, err
+        assert "open" not in guest.shell(f'{ENGINE} exec hermes python -c "{tried}" 2>&1 || true')
+    finally:
+        # Without --now: its stop would take away Podman's tables, too.
+        guest.shell("systemctl disable --quiet nftables; nft delete table inet drill; rm /etc/nftables.conf")
+    assert "open" in guest.shell(f'{ENGINE} exec hermes python -c "{tried}" 2>&1 || true')
 
 
 def test_docker_takes_over_the_same_home_and_podman_takes_it_back(docked: Docked) -> None:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import subprocess
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from applications.hermes import drill
 from applications.hermes.commands import COMMANDS
 from applications.hermes.drill import DrillError, Engine, Left
 from applications.hermes.guest import drill as in_guest
 from applications.hermes.guest import drilled
-from applications.hermes.guest.inputs import Drill, Place
-from applications.hermes.held import Database, Held
+from applications.hermes.guest.copies import Snapshot
+from applications.hermes.guest.inputs import Drill, DrillContainer, Place
+from applications.hermes.held import Database, Held, agents_python
 from applications.hermes.settings import AgentStack
 from provisioning.console import PROJECT
 from provisioning.guest.common import Refusal
 from proxmox.ownership import render_notes
 from settings.read import read_stack, usable_settings
-from tests.settings import ENVIRONMENT, MODEL, cattle
+from tests.settings import DOCKER, ENVIRONMENT, MODEL, cattle
 
 NAME = "20261128T033000Z-0.20.3"
 HELD = Held(
@@ -92,6 +96,71 @@ def test_nothing_of_the_settings_leads_out_of_a_drill() -> None:
     assert isinstance(stack, AgentStack)
     assert stack.cattle.home_on_root
     assert not stack.agent.variables
+
+
+def test_a_drill_in_docker_has_the_image_and_nothing_of_the_guests_own() -> None:
+    options = {"cpus": 2, "devices": ["/dev/dri"], "gpus": "all", "ports": ["9000:9000"]}
+    found = made(
+        **DOCKER,
+        agentExtraVolumes=["/data:/data"],
+        agentExtraOptions=options,
+        agentPublishedBindIp="192.168.1.205",
+        cattleKeyctl=True,
+    )
+    assert found["agentImage"] == DOCKER["agentImage"]
+    assert found["agentExtraOptions"] == {"cpus": 2}
+    assert not {"agentExtraVolumes", "agentPublishedBindIp", "cattleKeyctl"} & set(found)
+    # Three times a backup of 4 GB, 6 GB of system, 8 GB for engine and image.
+    assert found["cattleDisk"] == 26
+    assert "agentExtraOptions" not in made()
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "told"),
+    [
+        ({}, [], None),
+        ({}, ["llm:192.0.2.9", "llm:fd00::9"], ["llm:192.0.2.9", "llm:fd00::9"]),
+        ({"extra_hosts": ["a:192.0.2.1"]}, ["llm:192.0.2.9"], ["a:192.0.2.1", "llm:192.0.2.9"]),
+        ({"extra_hosts": {"a": "192.0.2.1"}}, ["llm:192.0.2.9"], ["a:192.0.2.1", "llm:192.0.2.9"]),
+    ],
+)
+def test_a_container_is_told_where_the_model_is(options: dict[str, Any], hosts: list[str], told: Any) -> None:
+    key = f"{PROJECT}:agentExtraOptions"
+    found = drill.with_hosts({"config": {key: options}}, hosts)
+    assert found["config"][key].get("extra_hosts") == told
+    # In bare-metal mode /etc/hosts is all that it takes.
+    assert drill.with_hosts({"config": {}}, hosts) == {"config": {}}
+
+
+def test_keyctl_is_roots_so_root_has_to_be_reached_for_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "Pulumi.cattle.yaml"
+    monkeypatch.setattr(drill, "stack_file", lambda *_: file)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    # With the dashboard, whose password is a secret that nobody reads here.
+    given = {**MODEL, **DOCKER, "agentDashboard": True, "agentDashboardPassword": {"secure": "v1:abc"}}
+    config = {f"{PROJECT}:{key}": value for key, value in given.items()}
+    file.write_text(yaml.safe_dump({"config": config}))
+    with pytest.raises(DrillError, match="only root on the node may set: set nodeSshHostKey"):
+        drill.real_settings("cattle")
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKRZWfLXhvRJ7JBR4HdTrMs0sFkRwLmZ6AhHTmpGKtiZ"
+    file.write_text(yaml.safe_dump({"config": config | {f"{PROJECT}:nodeSshHostKey": key}}))
+    assert drill.container_of(drill.real_settings("cattle")[1]) == DrillContainer(
+        "docker", DOCKER["agentImage"], 10000, 8642
+    )
+    assert drill.container_of(cattle()) is None
+
+
+@pytest.mark.parametrize("backend", ["docker", "podman"])
+def test_in_docker_mode_the_images_python_reads_the_home(backend: str) -> None:
+    command = agents_python(cattle(**DOCKER, agentBackend=backend), "/opt/hermes/wanted")
+    program = command.index("run")
+    assert command[program - 1] == backend
+    options = {"--network=none", "--cap-drop=ALL", "--user=10000:10000", "--volume=/home/hermes:/home/hermes"}
+    pairs = {f"{name}={value}" for name, value in itertools.pairwise(command)} | set(command)
+    assert options <= pairs
+    assert command[-2:] == ["docker.io/nousresearch/hermes-agent@sha256:" + "0123456789abcdef" * 4, "-"]
+    assert agents_python(cattle(), "/opt/b")[-3:] == ["/opt/b/venv/bin/python", "-P", "-"]
 
 
 STATIC = {"cattleAddress": "192.168.1.205/24", "cattleGateway": "192.168.1.1"}
@@ -187,6 +256,41 @@ def test_a_file_is_a_folder_or_a_tar_of_one_backup(tmp_path: Path) -> None:
     for wrong in (two, tmp_path / "none", folder / "data", folder / "manifest.json"):
         with pytest.raises(DrillError, match="is no backup: name a folder"):
             drill.from_file(wrong, place)
+
+
+def snapshot(number: int, stack: str = "cattle") -> dict[str, Any]:
+    """A line of `backups copies`."""
+    made = Snapshot(f"{number:064x}", stack, f"2026112{number}T033000Z-0.20.3", f"{number}" * 64, 9, "v", "")
+    return asdict(made)
+
+
+@pytest.mark.parametrize(
+    ("which", "number"),
+    [("latest", 8), (f"{7:064x}", 7), ("20261127T033000Z-0.20.3", 7), ("20261129T033000Z-0.20.3", 9)],
+)
+def test_a_set_of_the_copy_is_read_where_the_keys_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str, number: int
+) -> None:
+    asked: list[Any] = []
+    lines = [snapshot(9, "other"), snapshot(8), snapshot(7)]
+    monkeypatch.setattr(drill, "request_of", lambda *_: contextlib.nullcontext("r"))
+    monkeypatch.setattr(drill, "run_phase", lambda *_a, **_k: argparse.Namespace(outputs={"copies": lines}))
+    monkeypatch.setattr(drill, "fetch", lambda *given: asked.append(given))
+    guest = argparse.Namespace(stack="cattle", target="there")
+    found = drill.from_copy(guest, which, tmp_path)  # type: ignore[arg-type]
+    assert found == drill.Backup(f"2026112{number}T033000Z-0.20.3", tmp_path / "backup.tar", f"{number}" * 64)
+    command = f"/usr/local/lib/hermes-stack/backups dump {number:064x}"
+    assert asked == [("there", command, tmp_path / "backup.tar", 9 + (1 << 30))]
+
+
+def test_a_copy_that_is_not_there_is_told_with_those_that_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = [snapshot(8, "other")]
+    monkeypatch.setattr(drill, "request_of", lambda *_: contextlib.nullcontext("r"))
+    monkeypatch.setattr(drill, "run_phase", lambda *_a, **_k: argparse.Namespace(outputs={"copies": lines}))
+    guest = argparse.Namespace(stack="cattle", target="there")
+    for which in ("latest", "abcdef"):
+        with pytest.raises(DrillError, match=r"(?s)there is no copy .*00000000  20261128T033000Z-0\.20\.3  'other'"):
+            drill.from_copy(guest, which, tmp_path)  # type: ignore[arg-type]
 
 
 # ---- what is removed ------------------------------------------------------------------------------------------------
@@ -328,25 +432,100 @@ def test_the_rules_let_the_model_through_and_nothing_else() -> None:
     ]
     # No state is kept: what comes in opens no way out.
     assert "ct state" not in text
+    # The engine's tables stay: without them no container has a network.
+    assert "flush" not in text
+
+
+def test_a_container_reaches_the_model_and_the_guest_its_api() -> None:
+    text = in_guest.rules({Place("llm", 443): ["10.0.0.9"]}, in_guest.Bridge("docker0", 8642))
+    assert [line for line in text.splitlines() if "docker0" in line] == [
+        'iifname "docker0" tcp sport 8642 tcp flags & (syn | ack) != syn accept',
+        'oifname "docker0" tcp dport 8642 accept',
+        'oifname "docker0" icmp type destination-unreachable accept',
+        'iifname "docker0" ip daddr 10.0.0.9 tcp dport 443 accept',
+        'oifname "docker0" ip saddr 10.0.0.9 tcp sport 443 accept',
+    ]
+    forward = text[text.index("chain forward") :]
+    assert forward.index("saddr 10.0.0.9") < forward.index("reject")
+
+
+@pytest.mark.parametrize(("backend", "network"), [("docker", "bridge"), ("podman", "hermes-stack")])
+def test_the_engine_tells_which_bridge_is_the_containers(
+    monkeypatch: pytest.MonkeyPatch, backend: str, network: str
+) -> None:
+    said = ["cni-podman1\n"]
+    calls: list[tuple[str, ...]] = []
+
+    def run(*words: str) -> str:
+        calls.append(words)
+        return said[0]
+
+    monkeypatch.setattr(in_guest, "run", run)
+    container = DrillContainer(backend, "i", 10000, 8642)
+    assert in_guest.bridge_of(container) == in_guest.Bridge("cni-podman1", 8642)
+    assert calls[0][-1] == network
+    for said[0] in ("", "<no value>\n", 'a" accept', "a\nb"):
+        with pytest.raises(Refusal, match="does not say which interface"):
+            in_guest.bridge_of(container)
+
+
+MODELS, OTHERS_PLACE = [["192.0.2.9", 4000]], [["192.0.2.5", 22]]
+OPEN = "the walls do not hold: the agent would reach '192.0.2.5:22'. It was not started."
+SILENT = "the model's endpoint 192.0.2.9:4000 does not answer here. The agent was not started."
+IN_DOCKER = DrillContainer("docker", "i@sha256:0", 10000, 8642)
 
 
 @pytest.mark.parametrize(
-    ("reached", "words"),
+    ("container", "outside", "inside", "words"),
     [
-        ([["192.0.2.5", 22]], "the walls do not hold: the agent would reach '192.0.2.5:22'. It was not started."),
-        ([], "the model's endpoint 192.0.2.9:4000 does not answer here. The agent was not started."),
+        (None, [*MODELS, *OTHERS_PLACE], [], OPEN),
+        (None, [], [], SILENT),
+        (None, MODELS, [], None),
+        # The guest's walls hold, and a container's packets are forwarded past them; or it reaches nothing at all.
+        (IN_DOCKER, MODELS, [*MODELS, *OTHERS_PLACE], OPEN),
+        (IN_DOCKER, MODELS, [], SILENT),
+        (IN_DOCKER, [*MODELS, *OTHERS_PLACE], MODELS, OPEN),
+        (IN_DOCKER, MODELS, MODELS, None),
     ],
 )
 def test_no_agent_starts_behind_walls_that_were_not_proved(
-    monkeypatch: pytest.MonkeyPatch, reached: list[Any], words: str
+    monkeypatch: pytest.MonkeyPatch, container: Any, outside: list[Any], inside: list[Any], words: str | None
 ) -> None:
-    monkeypatch.setattr(in_guest, "close_network", lambda _allowed: None)
-    monkeypatch.setattr(in_guest, "as_user", lambda *_command, **_how: json.dumps(reached))
-    facts = argparse.Namespace(user="hermes")
-    given = Drill(facts, NAME, "", "", (Place("192.0.2.9", 4000),), (Place("192.0.2.5", 22),))  # type: ignore[arg-type]
+    """`outside`, `inside`: what a process of the guest reaches, and one in a container, once the network is closed."""
+    closed: list[Any] = []
+
+    def asked(reached: list[Any], given: str) -> str:
+        return json.dumps([place for place in json.loads(given) if place in reached or not closed])
+
+    def in_image(*words: Any, network: str, **_: Any) -> str:
+        # Nothing of the image runs with an open network.
+        assert closed
+        assert network == "bridge"
+        return asked(inside, words[3])
+
+    monkeypatch.setattr(in_guest, "bridge_of", lambda _: in_guest.Bridge("docker0", 8642))
+    monkeypatch.setattr(in_guest, "close_network", lambda *given: closed.append(given))
+    monkeypatch.setattr(in_guest, "as_user", lambda *command, **_: asked(outside, command[5]))
+    monkeypatch.setattr(in_guest, "in_image", in_image)
+    facts = argparse.Namespace(user="hermes", uid=10000)
+    given = Drill(facts, NAME, "", "", (Place("192.0.2.9", 4000),), (Place("192.0.2.5", 22),), container)  # type: ignore[arg-type]
+    if words is None:
+        assert in_guest.wall_off(given) == in_guest.Walls(["192.0.2.5:22"], [])
+        return
     with pytest.raises(Refusal) as refused:
         in_guest.wall_off(given)
     assert str(refused.value) == words
+
+
+def test_names_of_the_model_are_told_and_addresses_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = (Place("llm.example", 443), Place("192.0.2.9", 4000))
+    found = {model[0]: ["192.0.2.7", "fd00::7"], model[1]: ["192.0.2.9"]}
+    monkeypatch.setattr(in_guest, "addresses_of", lambda _: found)
+    monkeypatch.setattr(in_guest, "close_network", lambda *_: None)
+    monkeypatch.setattr(in_guest, "reached", lambda _given, places, *_ways, **_how: places)
+    facts = argparse.Namespace(user="hermes")
+    walls = in_guest.wall_off(Drill(facts, NAME, "", "", model, ()))  # type: ignore[arg-type]
+    assert walls.hosts == ["llm.example:192.0.2.7", "llm.example:fd00::7"]
 
 
 def test_what_is_tried_is_another_machine() -> None:
@@ -370,3 +549,8 @@ def test_the_command_line() -> None:
     COMMANDS["drill"].arguments(parser)
     found = parser.parse_args(["--vmid", "110", "--allow", "a:1", "--allow", "b:2"])
     assert (found.vmid, found.allow, found.clean_up) == (110, ["a:1", "b:2"], False)
+    assert found.from_copy is None
+    assert parser.parse_args(["--from-copy"]).from_copy == "latest"
+    assert parser.parse_args(["--from-copy", "0123abcd"]).from_copy == "0123abcd"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--from-copy", "--file", "home.tar"])

@@ -577,6 +577,41 @@ def test_how_it_stands(noted: dict[str, Any], given: dict[str, Any], word: str, 
     assert text in found.text
 
 
+# ---- printed for who asks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("printf 'a\\0tar'", ""),
+        (f"echo '{PASSWORD_014[1]}' >&2; exit 1", "was made with another password"),
+        (f"printf part; echo 'Fatal: {PASSWORD}' >&2; exit 1", "restic dump failed on the copy at"),
+    ],
+)
+def test_a_set_is_printed_by_its_whole_id(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], ends: str, told: str
+) -> None:
+    program = world.root / "restic"
+    program.write_text(f'#!/bin/sh\necho "$*" >"$0.asked"\n{ends}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(copies, "RESTIC", str(program))
+    monkeypatch.setattr(backups, "subject_here", world.subject)
+    monkeypatch.setattr(sys, "argv", ["backups", "dump", "b" * 64])
+    assert backups.main() == (1 if told else 0)
+    said = capfd.readouterr()
+    assert program.with_name("restic.asked").read_text() == f"dump --no-lock {'b' * 64} /set.tar\n"
+    assert told in said.err
+    assert PASSWORD not in said.err
+    assert told or said.out == "a\0tar"
+
+
+@pytest.mark.parametrize("which", ["b" * 63, "latest", "--help", ""])
+def test_nothing_but_a_whole_id_reaches_restic(world: World, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    monkeypatch.setattr(copies, "RESTIC", "/nonexistent")
+    with pytest.raises(Refusal, match="is no whole id of a copy"):
+        copies.dump(world.subject(), which)
+
+
 # ---- as a program ---------------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,10 @@ class Backend:
     certificates: Path
     version_template: str
     driver_template: str
+    network: str
+    """The container's: a bridge of the engine's, and none of compose's. Its MTU follows that of the guest's card."""
+    bridge_template: str
+    """Of `network inspect`: what the network's interface is called in the guest."""
 
     @property
     def script(self) -> str:
@@ -61,6 +65,8 @@ DOCKER = Backend(
     certificates=Path("/etc/docker/certs.d"),
     version_template="{{.Server.Version}}",
     driver_template="{{.Driver}}",
+    network="bridge",
+    bridge_template='{{index .Options "com.docker.network.bridge.name"}}',
 )
 PODMAN = Backend(
     "podman",
@@ -73,6 +79,8 @@ PODMAN = Backend(
     certificates=Path("/etc/containers/certs.d"),
     version_template="{{.Client.Version}}",
     driver_template="{{.Store.GraphDriverName}}",
+    network=PODMAN_NETWORK,
+    bridge_template="{{.NetworkInterface}}",
 )
 BACKENDS = {backend.name: backend for backend in (DOCKER, PODMAN)}
 

@@ -2,6 +2,7 @@
 
     backups make | list | restore NAME|latest [--unknown]
     backups copies | copy [--init] [--new-volume] | restore --from-copy ID|NAME|latest      the second copy: copies.py
+    backups dump ID                                             prints one of the second copy, as a tar
     backups scheduled                                           by the timer: make one if it is due
 
 A backup lies in the home, so the agent can change it or make one: what goes back by itself is one that the stack made,
@@ -194,6 +195,8 @@ def carried_out(subject: Subject, options: argparse.Namespace) -> dict[str, Any]
         return restore(subject, name, unknown=options.unknown)
     if options.verb == "copy":
         return copies.push(subject, init=options.init, new_volume=options.new_volume)
+    if options.verb == "dump":
+        return copies.dump(subject, options.id)
     verbs = {
         "make": make,
         "scheduled": scheduled,
@@ -217,6 +220,8 @@ def main() -> int:
     verb.add_argument("--unknown", action="store_true", help="also to one that the stack did not make")
     verb.add_argument("--from-copy", action="store_true", help="one of the second copy; the name may be an id of it")
     verbs.add_parser("copies", help="those in the second copy, newest first")
+    verb = verbs.add_parser("dump", help="print one of the second copy, as a tar")
+    verb.add_argument("id", help="a whole id of it")
     verbs.add_parser("unlock", help="remove all locks of the second copy")
     verb = verbs.add_parser("copy", help="bring the second copy up to date")
     verb.add_argument("--init", action="store_true", help="make it, where there is none")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from applications.hermes.guest.backend import BACKENDS, Backend, choose
-from applications.hermes.guest.engine import digest_reference, explain, in_image, wait_for_engine
+from applications.hermes.guest.engine import explain, in_image, wait_for_engine
 from applications.hermes.guest.inputs import Configure, Container, ContainerRecord, Facts, Installed
 from applications.hermes.guest.leftovers import clear
 from applications.hermes.guest.managed import Reader
@@ -69,9 +69,7 @@ def read_with(backend: str, image: str, uid: int, gid: int) -> Reader:
     """The reader of an image: a container of its own that has the folder, and no network."""
 
     def read(program: str, folder: Path) -> str:
-        mounts = ((folder, "/check"),)
-        reference = digest_reference(image)
-        return in_image(BACKENDS[backend], reference, program, "/check", uid=uid, gid=gid, mounts=mounts)
+        return in_image(BACKENDS[backend], image, program, "/check", uid=uid, gid=gid, volumes=[f"{folder}:/check:ro"])
 
     return read
 

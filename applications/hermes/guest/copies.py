@@ -256,18 +256,22 @@ class Repository:
             raise self.refusal(arguments[0], done)
         return done.stdout
 
-    def asked(self, *arguments: str, timeout_s: float = SHORT_S) -> subprocess.CompletedProcess[str]:
+    def refuse_unmounted(self) -> None:
+        """Refusal where the folder that the copy is in is not there."""
         if self.copy.mount and not is_mounted(self.copy.mount):
             raise Refusal(
                 f"nothing is mounted at {self.copy.mount}, where the copy is. Stop and start the container; if that "
                 "does not help, `pct config` on the node has to name the folder."
             )
+
+    def asked(self, *arguments: str, timeout_s: float = SHORT_S) -> subprocess.CompletedProcess[str]:
+        self.refuse_unmounted()
         what = f"restic {arguments[0]}"
         return execute(*self.argv(*arguments), timeout_s=timeout_s, env=self.environment, told_as=what)
 
     def refusal(self, verb: str, done: subprocess.CompletedProcess[str]) -> Refusal:
         where, why = self.copy.repository, why_of(done)
-        words = told(self.without_login(without_trace(done.stderr.strip() or done.stdout)))
+        words = told(self.without_login(without_trace(done.stderr.strip() or done.stdout or "")))
         if why == NO_REPOSITORY:
             return Refusal(
                 f"there is no copy at {where} yet, says restic: {words}\n"
@@ -528,6 +532,25 @@ def fetch(subject: Subject, which: str) -> str:
     records.remember(facts.home, wanted.set, wanted.sum)
     write_json(_record(), record_of(copy) | {"repository": copy.repository, "set": wanted.set, "since": now_text()})
     return wanted.set
+
+
+def dump(_subject: Subject, which: str) -> dict[str, Any]:
+    """Print the set with this whole id, as it was copied. Nothing is written here, and no lock made there."""
+    if not _ID.match(which):
+        raise Refusal(f"{said(which)} is no whole id of a copy: list them with {command('scripts/agent', 'copies')}")
+    repository = Repository(_copy_here())
+    repository.refuse_unmounted()
+    argv = repository.argv("dump", "--no-lock", which, f"/{FILE_NAME}")
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=repository.environment, timeout=LONG_S,
+            check=False, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Refusal(f"restic dump did not end within {LONG_S:g} s.") from None
+    if done.returncode != 0:
+        raise repository.refusal("dump", done)
+    return {}
 
 
 def unlock(_subject: Subject) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -644,6 +645,21 @@ class EngineRefusal(Refusal):
     """The engine could not make a container."""
 
 
+def python_in_image(
+    backend: Backend, image: str, *, uid: int, gid: int, volumes: Iterable[str] = (), network: str = "none"
+) -> list[str]:
+    """The command that runs the Python program of its standard input, whose arguments follow, with the image's agent,
+    as its user, in an empty home. `volumes`: as the engines take them; `image`: by its digest.
+    """
+    return [
+        *backend.command, "run", "--rm", "--interactive", "--pull", "never", "--network", network, "--read-only",
+        "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{uid}:{gid}", "--tmpfs",
+        "/tmp:mode=1777",  # noqa: S108 - of that container, and of nobody else
+        "--env", "HOME=/tmp", "--env", "HERMES_HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--entrypoint",
+        "python", *(f"--volume={volume}" for volume in volumes), digest_reference(image), "-",
+    ]  # fmt: skip
+
+
 def in_image(
     backend: Backend,
     image: str,
@@ -651,20 +667,15 @@ def in_image(
     *arguments: str,
     uid: int,
     gid: int,
-    mounts: tuple[tuple[Path, str], ...] = (),
+    volumes: Iterable[str] = (),
+    network: str = "none",
 ) -> str:
-    """Run a Python program with the image's agent, as its user, in an empty home and without a network.
+    """What a Python program prints that runs as `python_in_image` says.
 
     EngineRefusal when no container could be made for it, Refusal when the program failed.
     """
-    binds = [part for source, target in mounts for part in ("--volume", f"{source}:{target}:ro")]
-    done = execute(
-        *backend.command, "run", "--rm", "--interactive", "--pull", "never", "--network", "none", "--read-only",
-        "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{uid}:{gid}", "--tmpfs",
-        "/tmp:mode=1777",  # noqa: S108 - of that container, and of nobody else
-        "--env", "HOME=/tmp", "--env", "HERMES_HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--entrypoint",
-        "python", *binds, image, "-", *arguments, stdin=program, told_as="a container of the image",
-    )  # fmt: skip
+    command = python_in_image(backend, image, uid=uid, gid=gid, volumes=volumes, network=network)
+    done = execute(*command, *arguments, stdin=program, told_as="a container of the image")
     words = words_of(done)
     if done.returncode == ENGINE_FAILED:
         raise EngineRefusal(str(failed("a container of the image can't be started", words, explain(words, backend))))
@@ -677,7 +688,7 @@ def ask_image(backend: Backend, image: str, *, uid: int, gid: int) -> Installed:
     """What the agent in the image says of itself."""
     try:
         program = Path(__file__).with_name("ask.py").read_text(encoding="utf-8")
-        said = in_image(backend, digest_reference(image), program, uid=uid, gid=gid)
+        said = in_image(backend, image, program, uid=uid, gid=gid)
         return of(Installed, answer_in(said, "it"), "its answer", strict=False)
     except EngineRefusal:
         raise

@@ -270,11 +270,22 @@ class Place:
 
 
 @dataclass(frozen=True)
+class DrillContainer:
+    """What a drill has to know of Docker mode. `image`: REPOSITORY:TAG@DIGEST; `port`: of the API, in and outside."""
+
+    backend: str
+    image: str
+    gid: int
+    port: int
+
+
+@dataclass(frozen=True)
 class Drill:
     """A drill: a backup in an empty home, behind walls (drill.py).
 
     `backup`: its name. `total`: the SHA-256 of its manifest, empty where nobody knows it. `archive`: the file in the
-    guest that has it. `model`: what the agent may reach. `elsewhere`: what it must not reach, to try.
+    guest that has it. `model`: what the agent may reach. `elsewhere`: what it must not reach, to try. `container`:
+    of Docker mode.
     """
 
     facts: Facts
@@ -283,6 +294,7 @@ class Drill:
     archive: str
     model: tuple[Place, ...]
     elsewhere: tuple[Place, ...]
+    container: DrillContainer | None = None
 
 
 @dataclass(frozen=True)
