@@ -159,7 +159,8 @@ def _do_set_mount(step: SetMount, client: Proxmox, report: Report) -> None:
 @run_step.register
 def _do_prove_sole(step: ProveSole, client: Proxmox, report: Report) -> None:
     try:
-        prove_sole(read_cluster(client, step.owner, power_of=[step.owner]), step.volid, step.vmid, step.owner)
+        cluster = read_cluster(client, step.owner, power_of=[step.owner])
+        prove_sole(cluster, step.volid, step.vmid, step.node, step.owner)
     except Refusal as refusal:
         undo = (
             RemoveMount(step.vmid, step.node, step.slot, step.volid),

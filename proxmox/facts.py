@@ -226,6 +226,11 @@ class ClusterFacts:
         """The guest of that number, if it was read."""
         return next((guest for guest in self.guests if guest.vmid == vmid), None)
 
+    def node_of(self, vmid: int) -> str | None:
+        """The node that the guest is on, also of one that could not be read; None when there is none of that number."""
+        places = [*self.guests, *(guest for guest, _ in self.unreadable)]
+        return next((guest.node for guest in places if guest.vmid == vmid), None)
+
     def holders(self, volid: str, *, besides: Iterable[int] = ()) -> tuple[tuple[GuestFacts, Reference], ...]:
         """Every guest, but for the numbers in `besides`, and every place in it where it names the volume."""
         left_out = frozenset(besides)

@@ -590,8 +590,8 @@ def plan_attach(
     require_existing(spec.volid)
     guest = usable(guest, spec.vmid, spec.node)
     _refuse_owner(spec.volid, spec.owner)
+    _refuse_other_node(cluster, spec.volid, spec.vmid, spec.node, spec.owner)
     if volume is None:
-        _refuse_other_node(cluster, spec)
         raise _missing(spec.volid)
     _refuse_kind(volume)
     others = _one_writer(cluster, spec.volid, spec.vmid, spec.owner)
@@ -620,19 +620,29 @@ def plan_attach(
     return (*freeing, *stop, set_mount, sole, *_forget(spec, left), *start)
 
 
-def _refuse_other_node(cluster: ClusterFacts, spec: AttachSpec) -> None:
-    """A storage of the same name on another node is another storage, unless it is shared."""
-    pet = cluster.guest(spec.owner)
-    if pet is not None and pet.node != spec.node and storage_of(spec.volid) not in cluster.shared_storages:
-        raise VolumeElsewhere(
-            f"The volume {spec.volid} is on node {pet.node}, and CT {spec.vmid} is on {spec.node}",
-            f"storage {storage_of(spec.volid)} is each node's own, so a container of another node can't mount it",
-            f"set the node to {pet.node}, or have the volume on a shared storage",
-        )
+def _refuse_other_node(cluster: ClusterFacts, volid: str, vmid: int, node: str, owner: int) -> None:
+    """A storage of the same name on another node is another storage, unless it is shared.
+
+    So a volume of the same name there is another volume, as a migration leaves it that was broken off or forced.
+    """
+    home = cluster.node_of(owner)
+    if home in (None, node) or storage_of(volid) in cluster.shared_storages:
+        return
+    raise VolumeElsewhere(
+        f"The volume {volid} is on node {home}, with CT {owner}, and CT {vmid} is on {node}",
+        f"storage {storage_of(volid)} is each node's own: what has that name on {node} is not the volume of CT {owner}",
+        f"have both containers on one node: set the node to {home}, or bring the other one back, on node {home}: "
+        f"pct migrate {owner} {node}; or have the volume on a shared storage. Delete none of that name before you know "
+        "which one has the newest data",
+    )
 
 
-def prove_sole(cluster: ClusterFacts, volid: str, vmid: int, owner: int) -> None:
-    """Return when nobody but the guest and the owner names the volume; else VolumeHeld, PetRunning or HolderUnknown."""
+def prove_sole(cluster: ClusterFacts, volid: str, vmid: int, node: str, owner: int) -> None:
+    """Return when nobody but the guest, on its node, and the owner names the volume, and it is the owner's.
+
+    Else VolumeElsewhere, VolumeHeld, PetRunning or HolderUnknown.
+    """
+    _refuse_other_node(cluster, volid, vmid, node, owner)
     others = _one_writer(cluster, volid, vmid, owner)
     if others:
         raise _held(others, volid)

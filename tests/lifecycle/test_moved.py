@@ -73,11 +73,26 @@ def test_a_moved_cattle_is_neither_gone_nor_left_behind(two_nodes: Site) -> None
     assert site.data(VOLID) == data
 
 
-def test_a_moved_pet_keeps_its_volumes_in_the_state(two_nodes: Site) -> None:
-    move(two_nodes, PET, NODE, "pve2")
+def test_a_moved_pet_keeps_its_volumes_in_the_state_and_no_cattle_gets_what_it_left(two_nodes: Site) -> None:
+    """What has the volume's name on the first node belongs to nobody now. The pet's own is on the second."""
+    site = two_nodes
+    moved = "/nodes/pve2/storage/local-lvm/content"
+    site.node.call("POST", moved, vmid=PET, filename=VOLID.partition(":")[2], size="2G", format="raw")
+    move(site, PET, NODE, "pve2")
+    data = site.data(VOLID)
+    for verb in ("preview", "up"):
+        told = refused(site, "cattle", verb)
+        assert f"{VOLID} is on node pve2, with CT {PET}, and CT {CATTLE} is on {NODE}" in told
+        assert f"pct migrate {PET} {NODE}" in told
     for verb in ("refresh", "up"):
-        assert f"CT {PET} is on node pve2, not on {NODE}" in refused(two_nodes, "pet", verb)
-        assert "pet-volume-hermes" in two_nodes.resources("pet")
+        assert f"CT {PET} is on node pve2, not on {NODE}" in refused(site, "pet", verb)
+        assert "pet-volume-hermes" in site.resources("pet")
+    # A cattle that has mounted it is let go of, with nothing lost on either node.
+    site.destroy("cattle")
+    assert site.node.vmids() == []
+    assert VOLID in site.node.volumes()
+    assert [row["volid"] for row in site.node.call("GET", moved)] == [VOLID]
+    assert site.data(VOLID) == data
 
 
 def test_a_pet_whose_stack_was_renamed_is_named_and_found_again(with_both: Site, tmp_path: Path) -> None:

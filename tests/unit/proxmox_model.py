@@ -57,6 +57,7 @@ class Model:
     volumes: dict[str, int] = field(default_factory=dict)
     freed: list[str] = field(default_factory=list)
     formatted: list[str] = field(default_factory=list)
+    shared_storages: frozenset[str] = frozenset()
 
     def guest(self, vmid: int) -> GuestFacts | None:
         guest = self.guests.get(vmid)
@@ -74,7 +75,7 @@ class Model:
 
     def cluster(self) -> ClusterFacts:
         found = (self.guest(vmid) for vmid in sorted(self.guests))
-        return ClusterFacts(tuple(guest for guest in found if guest is not None))
+        return ClusterFacts(tuple(guest for guest in found if guest is not None), shared_storages=self.shared_storages)
 
     def volume(self, volid: str | None) -> VolumeFacts | None:
         if volid is None or volid not in self.volumes:
@@ -117,7 +118,7 @@ class Model:
                 self.run(steps)
                 guest.config["protection"] = "1"
             case ProveSole(volid=volid, owner=owner):
-                prove_sole(self.cluster(), volid, step.vmid, owner)
+                prove_sole(self.cluster(), volid, step.vmid, step.node, owner)
             case Protect():
                 guest.config["protection"] = "1"
             case SetMount(slot=slot, mount=mount):

@@ -53,7 +53,6 @@ def cluster_of(state: Model, given: dict[str, Any]) -> ClusterFacts:
         state.cluster(),
         sees_all=given.get("sees_all", True),
         unreadable=((lost, "node pve2 is offline"),) if lost else (),
-        shared_storages=frozenset(given.get("shared_storages", ())),
     )
 
 
@@ -99,6 +98,7 @@ def test_a_plan(table: str, case: dict[str, Any]) -> None:
     """Its steps, all of them; after them nothing is left to do, and nothing but what the case says is freed or made."""
     state = model_of(case.get("guests", {}), case.get("volumes"))
     given = case.get("cluster", {}), case.get("spec", {})
+    state.shared_storages = frozenset(given[0].get("shared_storages", ()))
 
     def planned() -> tuple[Step, ...]:
         return PLANNERS[table](state, given[0], **given[1])
@@ -147,8 +147,14 @@ def test_two_that_attached_at_the_same_moment_see_each_other() -> None:
     state = model_of({999: {"mp0": f"{DISK},mp=/volumes/hermes"}, 105: mount, 106: mount})
     for vmid, other in ((105, 106), (106, 105)):
         with pytest.raises(errors.VolumeHeld) as refused:
-            prove_sole(state.cluster(), DISK, vmid, 999)
+            prove_sole(state.cluster(), DISK, vmid, "pve", 999)
         assert refused.value.holders == (other,)
+
+
+def test_an_owner_that_was_migrated_meanwhile_is_seen_after_the_write() -> None:
+    state = model_of({999: {"node": "pve2", "mp0": f"{DISK},mp=/volumes/hermes"}, 105: {}})
+    with pytest.raises(errors.VolumeElsewhere):
+        prove_sole(state.cluster(), DISK, 105, "pve", 999)
 
 
 MOUNT = MountPoint(DISK, "/home/hermes", {"backup": "0"})
