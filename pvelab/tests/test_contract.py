@@ -10,6 +10,7 @@ from lab_harness import GIB, TEMPLATE, Lab
 
 from pvelab.conformance import contract
 from pvelab.conformance.judge import Answer, differences
+from pvelab.faults import Rule
 
 CASES = contract.cases(TEMPLATE)
 CASES_8 = contract.cases(TEMPLATE, "8")
@@ -51,6 +52,8 @@ def found_in(lab: Lab, case: dict[str, Any]) -> list[str]:
     """What is otherwise than the case says."""
     upid = prepare(lab, case)
     method, path = case["call"].replace("$UPID", upid).split(" ", 1)
+    for fault in case.get("faults", []):
+        lab.server.faults.add(Rule(**fault))
     sent = dict(case.get("headers", {}))
     if "raw_body" in case:
         sent["Content-Type"] = "application/x-www-form-urlencoded"

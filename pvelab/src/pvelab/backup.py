@@ -119,6 +119,7 @@ def _included(cluster: Cluster, node: str, config: GuestConfig, task: Task) -> l
 
 def restore(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]) -> str:
     """POST lxc with ``restore=1``: task ``vzrestore``; every volume of the backup becomes a new one of the guest."""
+    cluster.check_quorum()
     vmid, storage, force = int(params["vmid"]), params.get("storage", "local"), params.get("force") == "1"
     volid = params["ostemplate"]
     exists = vmid in cluster.guests()

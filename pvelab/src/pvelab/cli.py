@@ -304,7 +304,7 @@ def _add_fault_arguments(parser: argparse.ArgumentParser) -> None:
         ("path", "regular expression, found in the path below /api2/json"),
         ("task", "regular expression for the task's type, as vzstart"),
         ("storage", "regular expression for the storage's name (full)"),
-        ("node", "regular expression for the node's name (unknown, hung, started)"),
+        ("node", "regular expression for the node's name (unknown, hung, started, offline)"),
         ("text", "what an error or a failed task says"),
     ):
         add.add_argument(f"--{name}", help=about)

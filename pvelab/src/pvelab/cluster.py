@@ -160,6 +160,9 @@ class Cluster:
         """Makes "is the number free" and "write the file" one step, as the cluster file system does."""
         self._power_guard = threading.Lock()
         self._seen_running: dict[str, set[int]] = {node: set() for node in config.nodes}
+        self.is_offline: Callable[[str], bool] = lambda _node: False
+        self.is_inquorate: Callable[[], bool] = lambda: False
+        """Set by faults on demand, both."""
         self.apply_pending: Callable[[str, int], None] = lambda _node, _vmid: None
         """Set by :mod:`pvelab.guestconfig`: applies what waits for a stop; the caller holds the guest's lock."""
 
@@ -197,7 +200,16 @@ class Cluster:
         except FileNotFoundError:
             raise die(f"Configuration file 'nodes/{node}/lxc/{vmid}.conf' does not exist") from None
 
+    def check_quorum(self) -> None:
+        """What some calls ask before all else (PVE::Cluster, check_cfs_quorum)."""
+        if self.is_inquorate():
+            raise die("cluster not ready - no quorum?")
+
     def store(self, node: str, vmid: int, config: GuestConfig) -> None:
+        """Write a guest's file; 500 without a quorum: /etc/pve is read-only then (PVE::Tools, file_set_contents)."""
+        if self.is_inquorate():
+            file = f"/etc/pve/nodes/{node}/lxc/{vmid}.conf.tmp.{os.getpid()}"
+            raise die(f"unable to open file '{file}' - Permission denied")
         guestfile.write_atomically(self.conf_path(node, vmid), config.render())
 
     @contextlib.contextmanager

@@ -16,8 +16,11 @@ Kinds:
 - ``unknown``: the statistics of the ``node`` are missing: it is ``unknown``, as its guests and storages are.
 - ``hung``: the pvestatd of the ``node`` hangs: what it said last is repeated for ``seconds`` (300), then nothing.
 - ``started``: the ``node`` has just started, and has no statistics for ``seconds``, until its pvestatd tells them.
+- ``offline``: the ``node`` does not answer, neither at its own address nor through another node, which says 595.
+- ``inquorate``: the cluster has lost its quorum: what is there can be read, and no configuration can be written. A node
+  that is offline does not bring that about: the cluster has a device that votes, so to speak.
 
-``unknown`` and ``hung`` hold until they are cleared; the others fire ``count`` times.
+``unknown``, ``hung``, ``offline`` and ``inquorate`` hold until they are cleared; the others fire ``count`` times.
 """
 
 from __future__ import annotations
@@ -38,14 +41,16 @@ from pvelab.errors import TaskAbortedError
 from pvelab.runtime import RuntimeFault
 from pvelab.tasks import Interception, Task, Upid
 
-KINDS = ("delay", "error", "drop", "lock", "task", "full", "unknown", "hung", "started")
+KINDS = ("delay", "error", "drop", "lock", "task", "full", "unknown", "hung", "started", "offline", "inquorate")
 
 
 @dataclass
 class Rule:
     """One fault. It fires on at most ``count`` matches (None: all), after ``skip`` matches, with ``probability``."""
 
-    kind: Literal["delay", "error", "drop", "lock", "task", "full", "unknown", "hung", "started"]
+    kind: Literal[
+        "delay", "error", "drop", "lock", "task", "full", "unknown", "hung", "started", "offline", "inquorate"
+    ]
     method: str = ".*"
     path: str = ".*"
     task: str = ".*"
@@ -140,15 +145,29 @@ class Faults:
         """What is the matter with a node's pvestatd now, and for how many seconds."""
         if not self.rules:
             return None
+        if self.offline(node):
+            return "hung", 0.0  # what it told last stays until it is too old
         rules = self._fire(lambda rule: rule.kind == "started" and bool(re.fullmatch(rule.node, node)), node)
+        rules = rules or self._holding(("unknown", "hung"), node)
+        return (rules[0].kind, rules[0].seconds) if rules else None
+
+    def offline(self, node: str) -> bool:
+        """Whether a node does not answer."""
+        return bool(self.rules and self._holding(("offline",), node))
+
+    def inquorate(self) -> bool:
+        """Whether the cluster has lost its quorum."""
+        return bool(self.rules and self._holding(("inquorate",), "cluster"))
+
+    def _holding(self, kinds: tuple[str, ...], node: str) -> list[Rule]:
+        """The first rule of these kinds that holds now, at most; the log has it once."""
         with self._lock:
-            holding = [rule for rule in self.rules if rule.kind in ("unknown", "hung")]
-            for rule in holding:
-                if not rules and re.fullmatch(rule.node, node):
-                    rules = [rule]
+            for rule in self.rules:
+                if rule.kind in kinds and (rule.kind == "inquorate" or re.fullmatch(rule.node, node)):
                     if not rule.fired:
                         self._note(rule, node)
-        return (rules[0].kind, rules[0].seconds) if rules else None
+                    return [rule]
+        return []
 
     def intercept(self, upid: Upid) -> Interception | None:
         """What to run before and after a task's own work."""

@@ -198,6 +198,7 @@ def clone(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mapping
         raise denied(f"pool '{pool}' does not exist")
     if storage is not None:
         cluster.volumes.usable(storage, node)
+    cluster.check_quorum()
     with cluster.locked(vmid):
         source = cluster.load(node, vmid)
         check_config_lock(source)
@@ -354,6 +355,7 @@ def migrate(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappi
     target = params["target"]
     if target == node:
         raise bad_params({"target": "target is local node."})
+    cluster.check_quorum()
     if target not in cluster.config.nodes:
         raise die(f"no such cluster node '{target}'")
     config = cluster.load(node, vmid)

@@ -44,6 +44,7 @@ class _Creation:
 
 def create(cluster: Cluster, who: Identity, node: str, params: Mapping[str, str]) -> str:
     """POST /nodes/{node}/lxc with a template: checks in the order of facts proxmox 2.1, then task ``vzcreate``."""
+    cluster.check_quorum()
     vmid = int(params["vmid"])
     options = guestconfig.normal_options({k: v for k, v in params.items() if k not in _CREATE_ONLY})
     release = cluster.config.release
@@ -212,6 +213,7 @@ def start_after_create(cluster: Cluster, who: Identity, node: str, vmid: int) ->
 def start(cluster: Cluster, who: Identity, node: str, vmid: int) -> str:
     if cluster.is_running(node, vmid):
         raise die(f"CT {vmid} already running")
+    cluster.check_quorum()
     return cluster.start_task(node, "vzstart", vmid, who, lambda task: _start_worker(cluster, node, vmid, task))
 
 

@@ -45,6 +45,9 @@ class Call:
         return {key: value for key, value in self.params.items() if key not in names}
 
 
+NO_WAY = 595
+"""AnyEvent::HTTP's status for a connection that could not be made: what a node says of another one that is down."""
+
 Handler = Callable[[Call], object]
 """Returns what becomes ``data``; None is null."""
 Check = Callable[[Call], None]
@@ -172,6 +175,10 @@ def prepare(method: Method, path: str, path_params: Mapping[str, str], call: Cal
         raise die(
             f"hostname lookup '{node}' failed - failed to get address info for: {node}: Name or service not known"
         )
+    if node not in (None, "localhost", call.local_node) and call.cluster.is_offline(node):
+        raise ApiError(NO_WAY, "No route to host")
+    if method.verb != "GET" and method.template.startswith(("/access/", "/pools")) and call.cluster.is_inquorate():
+        raise ApiError(501, "a change of users, rights or pools without a quorum is not modelled by this lab")
     if node == "localhost":
         call.params["node"] = call.local_node or call.cluster.config.nodes[0]
     validate(method.schema, call.params)

@@ -37,7 +37,7 @@ from pvelab.faults import Faults, Rule
 from pvelab.faults import operations as fault_operations
 from pvelab.instance import TOKEN_FILE, write_secret
 from pvelab.pct import node_operations
-from pvelab.routing import Call, Method, not_implemented, prepare
+from pvelab.routing import NO_WAY, Call, Method, not_implemented, prepare
 from pvelab.runtime import RuntimeFault
 
 BASE = "/api2/json"
@@ -87,6 +87,8 @@ class LabServer:
         self.cluster.tasks.intercept = self.faults.intercept
         self.cluster.volumes.is_full = self.faults.storage_full
         self.cluster.broadcast.disturbance = self.faults.statistics
+        self.cluster.is_offline = self.faults.offline
+        self.cluster.is_inquorate = self.faults.inquorate
 
     # --- life ---
 
@@ -225,6 +227,10 @@ class LabServer:
             self._transports.add(request.transport)
         authid: list[str] = []
         path = unquote(request.rel_url.raw_path).removeprefix(BASE)
+        if self.faults.offline(self._node_of(request)):
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=500)
         rules = self.faults.for_request(request.method, path)
         response: web.Response | None = await self._disturb(request, path, rules, "before")
         if response is None:
@@ -353,6 +359,11 @@ def _dump(body: object) -> str:
 
 
 def _failure(error: ApiError) -> web.Response:
+    if error.status == NO_WAY:
+        # The node that answers made it up from the connection that failed (PVE::APIServer::AnyEvent, proxy_request).
+        response = web.Response(status=error.status, reason=_reason(error.reason))
+        response.force_close()
+        return response
     message = error.message if error.message.endswith("\n") else error.message + "\n"
     body: dict[str, object] = {"data": None, "message": message}
     if error.errors is not None:

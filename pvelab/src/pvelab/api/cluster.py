@@ -107,8 +107,9 @@ def status(call: Call) -> object:
     nodes = call.cluster.config.nodes
     found: list[dict[str, object]] = []
     if len(nodes) > 1:
+        quorate = int(not call.cluster.is_inquorate())
         found.append(
-            {"id": "cluster", "type": "cluster", "name": "lab", "version": 1, "nodes": len(nodes), "quorate": 1}
+            {"id": "cluster", "type": "cluster", "name": "lab", "version": 1, "nodes": len(nodes), "quorate": quorate}
         )
     for number, node in enumerate(nodes, 1):
         found.append(
@@ -117,7 +118,7 @@ def status(call: Call) -> object:
                 "type": "node",
                 "name": node,
                 "nodeid": number if len(nodes) > 1 else 0,
-                "online": 1,
+                "online": int(not call.cluster.is_offline(node)),
                 "local": int(node == (call.local_node or nodes[0])),
                 "ip": call.cluster.config.host,
                 "level": "",

@@ -44,6 +44,8 @@ def told(cluster: Cluster, node: str) -> States | None:
 def node_row(cluster: Cluster, node: str) -> dict[str, object]:
     """One node: ``unknown`` while its statistics are missing (PVE::API2Tools, extract_node_stats)."""
     entry: dict[str, object] = {"id": f"node/{node}", "type": "node", "node": node, "status": "unknown"}
+    if cluster.is_offline(node):
+        return {**entry, "status": "offline"}
     return entry if told(cluster, node) is None else {**entry, "status": "online", "level": ""}
 
 

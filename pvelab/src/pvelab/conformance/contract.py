@@ -8,12 +8,14 @@ A case (``cases/*.yaml``)::
     running: [105]
     volumes: {"local-lvm:vm-9105-disk-0": 8}    # GiB, formatted;  raw: the same without a file system
     acl: [{path: /vms, privs: [VM.Audit]}]      # for the user and token "custom"
+    faults: [{kind: offline, node: pve2}]       # that hold while the call is made (pvelab.faults)
     before: ["PUT /nodes/pve/lxc/105/config delete=mp0"]   # calls of root that must succeed
     as: demo                         # nothing, nobody, custom, demo, root-token, root; demo when not given
     call: DELETE /nodes/pve/lxc/105  # $UPID: the task that the last call of before returned
     with: {force: 1}                 # json: for a JSON body;  raw_body: the form's text as it is sent
     status: 500
     reason: can't remove CT 105 - protection mode enabled
+    reason_like: unable to .*        # an expression for it
     errors: {…}                      # the whole errors object;  errors_like: an expression for each text
     body: {…}                        # the whole body of a 401, which is empty otherwise
     data: …                          # the whole data;  has: {…}  a part of it;  members: parts of a pool's rows
@@ -42,7 +44,7 @@ KNOWN = frozenset(
         *("id", "facts", "guests", "running", "volumes", "raw", "acl", "before", "as", "call", "with", "json"),
         *("headers", "status", "reason", "errors", "data", "has", "lacks", "task", "log", "after", "pending"),
         *("sections", "gone", "kept", "freed", "up", "down", "pools", "nodes"),
-        *("raw_body", "errors_like", "body", "members", "pve", "in8"),
+        *("raw_body", "errors_like", "body", "members", "pve", "in8", "faults", "reason_like"),
     )
 )
 

@@ -115,6 +115,7 @@ def hindrance(case: Mapping[str, Any], facts: Facts) -> str | None:
     """Why a case can't be run on one node, with the API alone, as it is; None: it can. ``case``: as in the tables."""
     text = repr(case)
     reasons = [
+        (bool(case.get("faults")), "it needs a node that is down, or a cluster that has lost its quorum"),
         (bool(case.get("nodes")) or "pve2" in text, "it needs a second node"),
         ("intra01" in text and "intra01" not in facts.vnets, "it needs the vnet 'intra01' in the zone 'intra'"),
         (
