@@ -26,6 +26,7 @@ from proxmox.host_mounts import HostMountSpec, commands_to_paste, judge_folders,
 from proxmox.hostshell import read_folders, require_node, with_ids
 from proxmox.mountpoint import normal_path
 from proxmox.network import NetworkSpec
+from proxmox.nodes import prove_node
 from proxmox.planning import AttachSpec, RemovalSpec, VolumeSpec
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
 from proxmox.templates import newest_on
@@ -165,7 +166,8 @@ def pet_place_faults(stack: PetStack, state: OwnState) -> list[Fault]:
     faults = number_faults("petVmid", pet.vmid, state)
     if node and node != stack.connection.node:
         rule = f"the pet is on node {node}, with its volumes: on another one it would be an empty pet"
-        faults.append(Fault("node", stack.connection.node, rule, f"set it back to {node}"))
+        remedy = f"set it back to {node}; or, where the pet was moved or its node renamed: scripts/adopt --moved"
+        faults.append(Fault("node", stack.connection.node, rule, remedy))
     if storage and storage != pet.storage:
         rule = f"the pet's root file system is on {storage}, and a setting does not move it"
         remedy = f"set it back to {storage}; or on node {node}: pct move-volume {pet.vmid} rootfs {pet.storage}"
@@ -229,6 +231,7 @@ def chosen_template(stack: Stack, state: OwnState) -> str:
     if found:
         return str(found)
     with Proxmox(stack.connection) as client:
+        prove_node(stack.connection.node, client.nodes())
         return newest_on(client, stack.connection.node)
 
 

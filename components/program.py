@@ -282,14 +282,5 @@ def _volume_of(pet: Mapping[str, Any], stack: CattleStack) -> dict[str, Any]:
                 f"correct cattleVolume, or add it to petVolumes and: pulumi up --stack {stack.cattle.pet_stack}",
             )
         )
-    if pet["node"] != stack.connection.node:
-        faults.append(
-            Fault(
-                "node",
-                stack.connection.node,
-                f"the pet and its volumes are on node {pet['node']}; a local volume can't be used from another node",
-                f"set node to {pet['node']} for this stack",
-            )
-        )
     _refuse(stack, faults)
     return volumes[cattle.volume]

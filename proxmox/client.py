@@ -27,6 +27,7 @@ from proxmox.errors import (
     AuthenticationFailed,
     ConfigChanged,
     LockTimeout,
+    NoQuorum,
     NoSuchGuest,
     NotImplementedByServer,
     ParametersRejected,
@@ -48,6 +49,9 @@ _NOTHING = object()
 
 _LOCKED = re.compile(r"can't lock file '[^']*' - got timeout|(?:CT|VM) is locked \(")
 _NO_GUEST = re.compile(r"Configuration file '[^']*' does not exist|^(?:CT|VM) \d+ does not exist")
+_NO_QUORUM = re.compile(r"no quorum\b|unable to open file '/etc/pve/[^']*' - Permission denied")
+"""Calls that ask before (PVE::Cluster, check_cfs_quorum and cfs_lock), and those that find it out as they write."""
+_QUORUM_REMEDY = "bring the other nodes back, or the network between them; see on a node: pvecm status. Then run again"
 _TEMPLATE = "vztemplate"
 _BAD_WAY = frozenset({502, 503, 504, 595, 596, 597, 598, 599})
 
@@ -399,6 +403,11 @@ class Proxmox:
         found = (Node(row["node"], row.get("status") or "unknown") for row in rows)
         return tuple(sorted(found, key=lambda node: node.name))
 
+    def quorate(self) -> bool:
+        """Whether the cluster has its quorum; True of a node that is in none. Needs Sys.Audit on /."""
+        rows = self._get("cluster", "status") or []
+        return all(bool(int(row.get("quorate", 1))) for row in rows if row.get("type") == "cluster")
+
     def guests(self) -> tuple[Guest, ...]:
         """All guests that the token may see (VM.Audit), on all nodes, by number."""
         rows = self._get("cluster", "resources", type="vm") or []
@@ -543,7 +552,8 @@ class Proxmox:
         if exit_status.startswith("WARNINGS"):
             told = tuple(line for line in log if line.startswith("WARN"))
             return TaskEnd(upid, told or (exit_status,))
-        raise TaskFailed(_task_name(upid), exit_status, log[-12:])
+        remedy = _QUORUM_REMEDY if _NO_QUORUM.search(exit_status) else ""
+        raise TaskFailed(_task_name(upid), exit_status, log[-12:], remedy)
 
     def task_log(self, upid: str, lines: int = 200) -> tuple[str, ...]:
         """The last lines of a task's log; empty when it cannot be read, because it only explains."""
@@ -818,6 +828,7 @@ _BY_STATUS: dict[int, tuple[type[ApiError], str]] = {
 _BY_TEXT: tuple[tuple[re.Pattern[str], type[ApiError], str], ...] = (
     (_NO_GUEST, NoSuchGuest, ""),
     (re.compile("protection mode enabled"), ProtectionOn, ""),
+    (_NO_QUORUM, NoQuorum, _QUORUM_REMEDY),
     (
         re.compile("detected modified configuration"),
         ConfigChanged,

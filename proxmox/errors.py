@@ -5,6 +5,7 @@
     ├── Faults                  settings or surroundings that cannot work, all of them at once
     ├── Refusal                 a planner said no; nothing was changed
     │   ├── GuestMissing        no guest of that number
+    │   ├── NodeUnusable        the node is offline, or none of the cluster's
     │   ├── GuestElsewhere      the guest is on another node
     │   ├── LeftBehind          a guest of ours is there after its stack was destroyed
     │   ├── GuestLocked         an operation holds the guest, or a broken one left its lock
@@ -39,6 +40,7 @@
     │   ├── NoSuchGuest         500, the configuration file does not exist
     │   ├── LockTimeout         500, the guest stayed locked for longer than we wait
     │   ├── ProtectionOn        500, protection mode forbids the change
+    │   ├── NoQuorum            500, the cluster has lost its quorum and writes nothing
     │   └── ConfigChanged       500, the configuration was changed by somebody else meanwhile
     ├── TaskFailed              a task ended with something else than OK or WARNINGS
     ├── TaskTimeout             a task did not end before its deadline
@@ -159,6 +161,12 @@ class Refusal(ProxmoxError):
 
 class GuestMissing(Refusal):
     """No guest of that number."""
+
+
+class NodeUnusable(Refusal):
+    """The node that is declared is offline, or none of the cluster's."""
+
+    subject = Subject.NODE
 
 
 class GuestElsewhere(Refusal):
@@ -330,6 +338,10 @@ class LockTimeout(ApiError):
 
 class ProtectionOn(ApiError):
     """500: protection mode forbids the change."""
+
+
+class NoQuorum(ApiError):
+    """500: most of the cluster's votes are missing, so all of /etc/pve is read-only."""
 
 
 class ConfigChanged(ApiError):

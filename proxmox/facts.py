@@ -228,8 +228,8 @@ class ClusterFacts:
 
     def node_of(self, vmid: int) -> str | None:
         """The node that the guest is on, also of one that could not be read; None when there is none of that number."""
-        places = [*self.guests, *(guest for guest, _ in self.unreadable)]
-        return next((guest.node for guest in places if guest.vmid == vmid), None)
+        found = self.guest(vmid) or next((guest for guest, _ in self.unreadable if guest.vmid == vmid), None)
+        return found.node if found is not None else None
 
     def holders(self, volid: str, *, besides: Iterable[int] = ()) -> tuple[tuple[GuestFacts, Reference], ...]:
         """Every guest, but for the numbers in `besides`, and every place in it where it names the volume."""
@@ -294,7 +294,10 @@ class Around(NamedTuple):
 
 
 def read_around(client: Proxmox) -> Around:
-    return Around(client.nodes(), client.storages(client.connection.node), client.permissions())
+    """Of a node that is offline no storages: another one can't ask it, and tries for half a minute."""
+    nodes, name = client.nodes(), client.connection.node
+    offline = any(node.name == name and node.offline for node in nodes)
+    return Around(nodes, () if offline else client.storages(name), client.permissions())
 
 
 def read_cluster(

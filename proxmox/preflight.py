@@ -14,13 +14,23 @@ from typing import TypeVar
 
 from proxmox.client import Node, Permissions, Proxmox, Storage, Version
 from proxmox.connection import Connection
-from proxmox.errors import ApiError, AuthenticationFailed, Fault, ProxmoxError, Refusal, Subject, TlsUntrusted
+from proxmox.errors import (
+    ApiError,
+    AuthenticationFailed,
+    Fault,
+    NodeUnusable,
+    ProxmoxError,
+    Refusal,
+    Subject,
+    TlsUntrusted,
+)
 from proxmox.facts import Around, ClusterFacts, GuestFacts, VolumeFacts, read_cluster, side_by_side
 from proxmox.host_mounts import HostMountSpec, commands_to_paste, root_needed, roots_work, storage_folder
 from proxmox.hostshell import with_ids
 from proxmox.mountpoint import MountPoint, format_size, parse_size, storage_of
 from proxmox.neighbours import answer_of, resolved
 from proxmox.network import plain_address
+from proxmox.nodes import prove_node
 from proxmox.ownership import describe_guest, describe_holder, how_to_free, is_claimed
 from proxmox.planning import (
     GIB,
@@ -125,7 +135,8 @@ class Occupants:
 class NodeFacts:
     """Everything that the checks decide on.
 
-    taken: whether any guest has the number, also one that the token may not see; templates, volumes, bridges (name and
+    quorate: whether the cluster has its quorum, None where the token may not know; taken: whether any guest has the
+    number, also one that the token may not see; templates, volumes, bridges (name and
     type): what is there, or None where it could not be read; occupants: who has the guest's fixed address, or its card.
     """
 
@@ -140,6 +151,7 @@ class NodeFacts:
     volumes: Mapping[str, VolumeFacts] | None = None
     bridges: Mapping[str, str] | None = None
     occupants: Occupants = field(default_factory=Occupants)
+    quorate: bool | None = None
 
 
 def needed_pet(check: PetCheck) -> tuple[Right, ...]:
@@ -182,6 +194,8 @@ def pet_faults(check: PetCheck, seen: NodeFacts) -> list[Fault]:
     faults += _root_faults(check.guest, seen.cluster.guest(check.guest.vmid), protected=True)
     faults += _deletion_faults(check, seen.cluster)
     pet = seen.cluster.guest(check.guest.vmid)
+    if pet is not None and pet.node != check.guest.node:
+        return faults  # the volumes that were read are the other node's
     if pet is not None and _is_ours(check.guest, pet):
         # Of volumes that nobody could read it can't be said that they do not exist.
         for spec in check.volumes if seen.volumes is not None else ():
@@ -344,7 +358,9 @@ def _guest_faults(
         # Its rights go by its zone, which Proxmox does not name; and it lists a vnet to those only who have them.
         rights = [right for right in rights if right != use_bridge(check.bridge)]
     lacking = {fault.key: fault for fault in faults_of_rights(rights, seen.permissions, seen.token_id)}
-    node = _node_faults(check, seen.nodes)
+    unusable = node_fault(seen.nodes, check.node)
+    node = [unusable] if unusable else []
+    faults += _quorum_faults(seen)
     if not _has_node(check, seen):
         return [*faults, *lacking.values(), *node]
     faults += _vmid_faults(check, guest, seen.taken)
@@ -376,15 +392,35 @@ def _has_node(check: GuestCheck, seen: NodeFacts) -> bool:
     return any(node.name == check.node for node in seen.nodes)
 
 
-def _node_faults(check: GuestCheck, nodes: Sequence[Node]) -> list[Fault]:
-    known = {node.name: node for node in nodes}
-    if check.node not in known:
-        names = ", ".join(sorted(known)) or "none that the token may see"
-        remedy = "correct it in the settings, or in PROXMOX_VE_NODE, which wins"
-        return [Fault(Subject.NODE, check.node, f"must be a node of the cluster: {names}", remedy)]
-    if known[check.node].offline:
-        return [Fault(Subject.NODE, check.node, "must be online", "start the node, or choose another")]
-    return []
+def node_fault(nodes: Sequence[Node], name: str) -> Fault | None:
+    """Why a node can't be worked on; None where it can."""
+    try:
+        prove_node(name, nodes)
+    except NodeUnusable as refusal:
+        return Fault(Subject.NODE, name, refusal.why, refusal.remedy)
+    return None
+
+
+def _quorum_faults(seen: NodeFacts) -> list[Fault]:
+    if seen.quorate is not False:
+        return []
+    rule = "must have its quorum: without it Proxmox changes no guest and starts none, also one that it has stopped"
+    return [Fault("the cluster", "", rule, "bring the other nodes back; see on a node: pvecm status")]
+
+
+def quorum_warnings(nodes: Sequence[Node], quorate: bool | None) -> list[str]:
+    """What has to be known where the token may not know whether there is a quorum, and half of the nodes are away.
+
+    There may be one all the same: by a device that votes, by votes that are not one for each, or by a hand.
+    """
+    away = [node.name for node in nodes if node.offline]
+    if quorate is not None or 2 * len(away) < len(nodes) or not away:
+        return []
+    told = (
+        f"{len(away)} of {len(nodes)} nodes are offline ({', '.join(away)}). If the cluster has lost its quorum by that"
+    )
+    then = "Proxmox changes no guest and starts none, also one that this run has stopped for a change"
+    return [f"{told}, {then}. See on a node: pvecm status"]
 
 
 def node_warnings(nodes: Sequence[Node], name: str) -> list[str]:
@@ -663,12 +699,16 @@ def _preflight(
             return None
 
     nodes = read("nodes", client.nodes) or ()
-    warn(node_warnings(nodes, guest.node))
     permissions = read("permissions", client.permissions)
-    seen = NodeFacts(version, nodes, permissions or Permissions({}), client.connection.token_id)
+    in_cluster = len(nodes) > 1 and permissions is not None and "Sys.Audit" in permissions.at("/")
+    quorate = read("cluster", client.quorate) if in_cluster else None
+    warn([*node_warnings(nodes, guest.node), *quorum_warnings(nodes, quorate)])
+    seen = NodeFacts(version, nodes, permissions or Permissions({}), client.connection.token_id, quorate=quorate)
     around: Around | None = None
     if not _has_node(guest, seen):
         return unread + judge(seen)
+    if node_fault(nodes, guest.node) and permissions is not None:
+        around = Around(nodes, (), permissions)
     if any(node.name == guest.node and not node.offline for node in nodes):
         listed = read("storages", lambda: client.storages(guest.node)) or ()
         if listed and permissions is not None and guest.node == client.connection.node:

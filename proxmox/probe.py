@@ -1,4 +1,4 @@
-"""Whether Proxmox answers, before anything else asks it: in milliseconds where it does."""
+"""Whether Proxmox and the node answer, before anything else asks them: in milliseconds where they do."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import ssl
 
 from proxmox.connection import Connection
+from proxmox.nodes import prove_node
 
 SECONDS = 3.0
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
 def prove(connection: Connection) -> None:
-    """Return where the server is proved to be ours and takes the token. Raises ProxmoxError, within seconds, where not.
+    """Return where the server is proved to be ours, takes the token, and reaches the node of the settings.
 
+    Raises ProxmoxError, within seconds, where not. Of a node that does not answer the plugin would be told 595, and ask
+    again and again; one of a name that is none of the cluster's it would look up.
     The client says why; its import takes a fifth of a second, so it is asked only where something is wrong.
     """
     if _answers(connection):
@@ -23,6 +26,7 @@ def prove(connection: Connection) -> None:
 
     with Proxmox(connection) as client:
         client.version()
+        prove_node(connection.node, client.nodes())
 
 
 def _answers(connection: Connection) -> bool:
@@ -35,7 +39,9 @@ def _answers(connection: Connection) -> bool:
     way = http.client.HTTPSConnection(connection.host, connection.port, timeout=SECONDS, context=context)
     token = connection.api_token.get_secret_value()
     try:
-        way.request("GET", "/api2/json/version", headers={"Authorization": f"PVEAPIToken={token}"})
+        way.request(
+            "GET", f"/api2/json/nodes/{connection.node}/version", headers={"Authorization": f"PVEAPIToken={token}"}
+        )
         return way.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False

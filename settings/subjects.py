@@ -29,6 +29,7 @@ KEYS: Mapping[Subject, tuple[str, str]] = {
 """The settings of a pet and of a cattle; empty: there is none."""
 
 REMEDIES: Mapping[Subject, str] = {
+    Subject.NODE: "docs/cluster.md: what to do with a node that is down, was renamed, or was drained",
     Subject.HOST_MOUNT: "the host mounts are in cattleHostMounts",
     Subject.ROOT: "or let this program do it: set nodeSshHostKey",
     Subject.KEYCTL: "or let this program do it: set nodeSshHostKey",
@@ -36,7 +37,8 @@ REMEDIES: Mapping[Subject, str] = {
     Subject.OWNER_RUNS: "where its stack has started it, set petStarted back to false and run pulumi up there",
     Subject.STRANGER: 'or, if it is this stack\'s, scripts/adopt, or docs/operations.md, "Take over a guest"',
     Subject.SUCCESSOR: "pulumi state delete, first the power, then the volume attachment, then the container",
-    Subject.MOVED: "then pulumi up, which knows it by its claim",
+    Subject.MOVED: "then pulumi up, which knows it by its claim; or, if it is to stay there, name that node in the "
+    "settings (node), then: scripts/adopt --moved",
     Subject.LEFT_BEHIND: "pulumi up takes it over again; then pulumi destroy",
     Subject.LOST: "docs/recovery.md says how; if the data are lost for good: petStartEmpty true, for one pulumi up",
     Subject.HALF_MADE: "then pulumi up",

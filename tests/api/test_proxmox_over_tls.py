@@ -13,7 +13,7 @@ import trustme
 from lab.instance import ACCOUNT
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection, check_plugin_trust
-from proxmox.errors import AuthenticationFailed, Fault, PermissionDenied, TlsUntrusted, Unreachable
+from proxmox.errors import AuthenticationFailed, Fault, NodeUnusable, PermissionDenied, TlsUntrusted, Unreachable
 from proxmox.hostkeys import made_host_keys
 from proxmox.operations import (
     AttachmentState,
@@ -303,3 +303,6 @@ def test_the_probe_finds_what_is_wrong_with_the_way_and_is_soon_done_where_nothi
         prove(connection(lab, PROXMOX_VE_CA_FILE=str(other)))
     with pytest.raises(Unreachable):
         prove(connection(lab, **good, PROXMOX_VE_ENDPOINT="https://127.0.0.1:9"))
+    with pytest.raises(NodeUnusable, match="Node pve9 can't be used") as told:
+        prove(connection(lab, **good, PROXMOX_VE_NODE="pve9"))
+    assert "must be a node of the cluster: pve" in told.value.why

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from lab.instance import ACCOUNT
 from proxmox.client import Proxmox, Timings
 from proxmox.connection import Connection
-from proxmox.errors import VolumeBusy, VolumeUnusable
+from proxmox.errors import NoQuorum, VolumeBusy, VolumeUnusable
 from proxmox.operations import (
     attach,
     detach,
@@ -24,6 +25,7 @@ from proxmox.operations import (
 from proxmox.planning import AttachSpec, DetachSpec, PowerSpec, VolumeSpec
 from proxmox.preflight import CattleCheck, GuestCheck, PetCheck, preflight_cattle, preflight_pet
 from pvelab.config import LabConfig, StorageConfig, storages_for
+from pvelab.faults import Rule
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime
 
@@ -147,3 +149,28 @@ def test_a_storage_that_can_not_have_it_is_told_before(client: Proxmox, storage:
     spec = VolumeSpec("data", 999, storage, 1, "/volumes/data")
     pet = PetCheck(GuestCheck(999, "pve", "local-lvm", 1, TEMPLATE, "vmbr0", ours=True), (spec,))
     assert [told in fault.rule for fault in preflight_pet(client, pet)] == [True]
+
+
+@pytest.mark.parametrize("kind", ["inquorate", "offline"])
+def test_a_node_that_is_down_and_a_lost_quorum_are_told(
+    lab: LabServer, client: Proxmox, kind: Literal["inquorate", "offline"]
+) -> None:
+    """Reads go on without a quorum. Of what writes, some calls ask for it first, and others fail as they write."""
+    lab.faults.add(Rule(kind, node="pve2"))
+    check = GuestCheck(999, "pve2" if kind == "offline" else "pve", "local-lvm", 1, TEMPLATE, "vmbr0", ours=True)
+    told: list[str] = []
+    try:
+        faults = preflight_pet(client, PetCheck(check), warn=told.extend)
+        if kind == "offline":
+            assert {fault.key: fault.rule for fault in faults}["node"] == "must be online"
+            assert "1 of 2 nodes are offline (pve2)" in told[0]
+            return
+        assert (faults, told) == ([], [])
+        for write in (
+            lambda: ensure_power(client, PowerSpec(105)),
+            lambda: ensure_volume(client, VolumeSpec("data", 999, "local-lvm", 1, "/volumes/without")),
+        ):
+            with pytest.raises(NoQuorum, match=r"refused P(OS|U)T"):
+                write()
+    finally:
+        lab.faults.clear()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,6 +161,23 @@ ANSWERS: dict[str, tuple[Answer, type[errors.ProxmoxError], str]] = {
         die("can't update CT 105 drive 'mp0' - protection mode enabled"),
         errors.ProtectionOn,
         "protection mode enabled",
+    ),
+    # PVE::Cluster, check_cfs_quorum and cfs_lock; PVE::Tools, file_set_contents.
+    "no quorum": (die("cluster not ready - no quorum?"), errors.NoQuorum, "pvecm status"),
+    "no quorum, found as it writes": (
+        die("unable to open file '/etc/pve/nodes/pve/lxc/105.conf.tmp.2045' - Permission denied"),
+        errors.NoQuorum,
+        "bring the other nodes back",
+    ),
+    "no quorum for a lock": (
+        die("error during cfs-locked 'file-user_cfg' operation: no quorum!"),
+        errors.NoQuorum,
+        "pvecm status",
+    ),
+    "another file that can't be written": (
+        die("unable to open file '/var/lib/lxc/105/config.tmp.1' - Permission denied"),
+        errors.ApiError,
+        "Permission denied",
     ),
     "another 500": (die("storage 'x' does not exist"), errors.ApiError, "storage 'x' does not exist"),
     "reason only, as before 2025": (Answer(500, "CT is broken", '{"data":null}'), errors.ApiError, "CT is broken"),
@@ -331,6 +349,27 @@ def test_a_task_that_fails_tells_its_last_lines() -> None:
     assert told.value.log[-1] == "line 29"
     assert len(told.value.log) == 12
     assert "| line 29" in str(told.value)
+
+
+def test_a_task_that_could_not_write_for_want_of_a_quorum_says_what_to_do() -> None:
+    end = "unable to open file '/etc/pve/nodes/pve/lxc/105.conf.tmp.2045' - Permission denied"
+    server = Server({f"GET {TASK}/status": ended(end), f"GET {TASK}/log": data([])})
+    with pytest.raises(errors.TaskFailed) as told:
+        server.client().wait_task(UPID)
+    assert "pvecm status" in told.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("rows", "there"),
+    [
+        ([{"type": "cluster", "quorate": 1}, {"type": "node", "online": 1}], True),
+        ([{"type": "cluster", "quorate": 0}, {"type": "node", "online": 1}], False),
+        ([{"type": "node", "online": 1}], True),
+    ],
+    ids=["quorate", "not quorate", "no cluster"],
+)
+def test_the_quorum_is_told_by_the_row_of_the_cluster(rows: list[dict[str, Any]], *, there: bool) -> None:
+    assert Server({"GET /cluster/status": data(rows)}).client().quorate() is there
 
 
 def test_a_failed_task_is_told_even_when_its_log_cannot_be_read() -> None:

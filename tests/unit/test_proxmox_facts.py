@@ -123,6 +123,7 @@ def test_the_cluster_is_read_whole_and_what_cannot_be_read_is_kept_apart() -> No
     assert pet is not None
     assert pet.running is False  # read because it names a volume of 999's
     assert [reference.where for _, reference in cluster.holders(DISK)] == ["config", "config", "snapshot s"]
+    assert {vmid: cluster.node_of(vmid) for vmid in (301, 300, 404)} == {301: "pve3", 300: "pve2", 404: None}
     assert [guest.vmid for guest, _ in cluster.holders(DISK, besides=[999])] == [200]
     assert cluster.guest(105) is None
 

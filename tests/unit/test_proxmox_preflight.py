@@ -27,6 +27,7 @@ from proxmox.preflight import (
     pet_faults,
     preflight_cattle,
     preflight_pet,
+    quorum_warnings,
     static_addresses,
 )
 from proxmox.rights import MANAGE, ROLE, grant_commands
@@ -106,6 +107,7 @@ def seen_of(case: dict[str, Any]) -> NodeFacts:
     if given.get("templates") is not None:
         given["templates"] = frozenset(given["templates"])
     state = model_of(case["guests"], case.get("volumes", {DISK: EIGHT}))
+    state.shared_storages = frozenset(case.get("shared", ()))
     who: dict[str, Any] = case.get("occupants", {})
     twins = {vmid: guest_of(vmid, twin) for vmid, twin in who.get("twins", {}).items()}
     leases: dict[int, list[str]] = who.get("leases", {})
@@ -135,7 +137,7 @@ def faults_of(table: str, case: dict[str, Any]) -> list[Fault]:
     return pet_faults(PetCheck(replace(PET.guest, **guest), declared, deletions, made), seen_of(case))
 
 
-KEYS = "guests volumes check attach host keyctl root_access volume deletions made seen occupants faults"
+KEYS = "guests shared volumes check attach host keyctl root_access volume deletions made seen occupants faults"
 
 
 @pytest.mark.parametrize(("table", "case"), cases("preflight.yaml", "cattle", "pet", keys=KEYS))
@@ -318,7 +320,35 @@ def test_a_node_without_statistics_is_read_as_any_other(ask: Callable[[Server], 
 def test_an_offline_node_is_one_fault(ask: Callable[[Server], list[Fault]]) -> None:
     faults, server = told_by({"GET /nodes": data([{"node": "pve", "status": "offline"}])}, ask)
     assert [(fault.key, fault.rule) for fault in faults] == [("node", "must be online")]
-    assert {asked.path for asked in server.asked if asked.path.startswith("/nodes/pve/")} == {"/nodes/pve/storage"}
+    # Another node would answer 595 for it, and the client ask again for half a minute.
+    assert not [asked.path for asked in server.asked if asked.path.startswith("/nodes/pve/")]
+
+
+TWO_NODES = data([{"node": "pve", "status": "online"}, {"node": "pve2", "status": "offline"}])
+AUDITOR = data({**{path: dict.fromkeys(names, 1) for path, names in RIGHTS.items()}, "/": {"Sys.Audit": 0}})
+
+
+@pytest.mark.parametrize("ask", [ask_pet, ask_cattle])
+@pytest.mark.parametrize("quorate", [0, 1])
+def test_a_lost_quorum_is_told_where_the_token_may_know_it(ask: Callable[[Server], list[Fault]], quorate: int) -> None:
+    rows = data([{"type": "cluster", "quorate": quorate}, {"type": "node", "name": "pve", "online": 1}])
+    more = {"GET /nodes": TWO_NODES, "GET /access/permissions": AUDITOR, "GET /cluster/status": rows}
+    faults, _ = told_by(more, ask)
+    assert [fault.key for fault in faults] == ([] if quorate else ["the cluster"])
+
+
+def test_half_of_the_nodes_away_is_warned_of_where_the_token_may_not_know_the_quorum() -> None:
+    """Asked without the right (PVE::API2::Cluster, get_status: Sys.Audit on /), Proxmox would answer 403."""
+    server = Server({**ROUTES, "GET /nodes": TWO_NODES})
+    told: list[str] = []
+    assert preflight_pet(server.client(), PET, warn=told.extend) == []
+    assert "/cluster/status" not in {asked.path for asked in server.asked}
+    [warning] = told
+    assert "1 of 2 nodes are offline (pve2)" in warning
+    up, away = Node("a", "online"), Node("b", "offline")
+    assert quorum_warnings((up, replace(up, name="c"), away), None) == []
+    assert quorum_warnings((up, away), True) == quorum_warnings((up, away), False) == []
+    assert quorum_warnings((up,), None) == []
 
 
 def test_an_unknown_node_is_warned_of_once_and_no_other() -> None:
