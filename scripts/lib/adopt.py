@@ -2,6 +2,9 @@
 
 The claim goes into the stack's settings, and `pulumi up` adopts the guest that has it. Nothing is written to a guest
 that is as declared.
+
+A state that is there follows a guest that was moved to another node, or whose node was renamed, in the same way: by the
+claim. What the state says of the node is all that changes; host keys, volumes and phases stay as they are known.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from components.state import own_state_of
+from components.state import OwnState, own_state_of
 from provisioning.console import PROJECT, AgentError, init_stack, known_stacks, pulumi_environment, said
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, Connection
@@ -32,6 +36,8 @@ from settings.stack import Role, role_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SECURE = "secure"
+NODE_KEYS = frozenset(("node", "nodeName"))
+"""In which properties of a resource its node is: of this program's, and of the plugin's."""
 
 
 class AdoptError(Exception):
@@ -123,15 +129,42 @@ def up(stack: str) -> None:
         raise AdoptError(f"pulumi up --stack {stack} failed. Mend what it says, then run scripts/adopt again.")
 
 
-def has_a_state(stack: str) -> bool:
-    """Whether the state knows a guest."""
-    exported = json.loads(said("stack", "export", "--stack", stack))
-    resources = (exported.get("deployment") or {}).get("resources") or ()
-    return own_state_of({row["urn"]: {"outputs": {}, **row} for row in resources}).vmid is not None
+def exported(stack: str) -> dict[str, Any]:
+    """The state as the CLI exports it; secrets stay encrypted."""
+    found: dict[str, Any] = json.loads(said("stack", "export", "--stack", stack))
+    return found
 
 
-def look(stack: str, settings: Mapping[str, Any], role: Role, *, made: bool) -> Lost:
-    """The guest of a stack. AdoptError when there is none that can be adopted."""
+def resources_of(state: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    return (state.get("deployment") or {}).get("resources") or ()
+
+
+def known_to(state: Mapping[str, Any]) -> OwnState:
+    """What an exported state knows of its guest."""
+    return own_state_of({row["urn"]: {"outputs": {}, **row} for row in resources_of(state)})
+
+
+def follow(state: Mapping[str, Any], node: str) -> set[str]:
+    """Have a state say that all of it is on the node. Changes it; answers the nodes that it has said before."""
+    before: set[str] = set()
+    for row in resources_of(state):
+        for props in (row.get("inputs") or {}, row.get("outputs") or {}):
+            for key in NODE_KEYS & props.keys():
+                before.add(props[key])
+                props[key] = node
+    return before - {node}
+
+
+def replace_state(stack: str, state: Mapping[str, Any]) -> None:
+    """Put a state in the place of a stack's; Pulumi keeps the one before among its backups."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        json.dump(state, file)
+        file.flush()
+        said("stack", "import", "--stack", stack, "--file", file.name)
+
+
+def find(stack: str, settings: Mapping[str, Any], role: Role) -> tuple[str, int, GuestFacts | None]:
+    """The node of the settings, the number, and the guest that has it, on whatever node."""
     sources = {key: _text(settings.get(key, SETTINGS[key].default)) for key in ENVIRONMENT}
     connection = Connection.from_sources(os.environ, sources)
     key = "petVmid" if role is Role.PET else "cattleVmid"
@@ -140,12 +173,17 @@ def look(stack: str, settings: Mapping[str, Any], role: Role, *, made: bool) -> 
         raise AdoptError(f"{stack}: {key} is {given!r}, and must be a whole number: correct it")
     vmid = int(given)
     with Proxmox(connection) as client:
-        guest = read_guest(client, vmid)
+        return connection.node, vmid, read_guest(client, vmid)
+
+
+def look(stack: str, settings: Mapping[str, Any], role: Role, *, made: bool) -> Lost:
+    """The guest of a stack. AdoptError when there is none that can be adopted."""
+    node, vmid, guest = find(stack, settings, role)
     if guest is None:
         remedy = "restore it first: docs/recovery.md" if role is Role.PET else f"pulumi up --stack {stack} makes it"
         raise AdoptError(f"{stack}: there is no guest {vmid}: {remedy}")
-    if guest.node != connection.node:
-        raise AdoptError(f"{stack}: {describe_guest(guest)}; the settings say node {connection.node}: correct it")
+    if guest.node != node:
+        raise AdoptError(f"{stack}: {describe_guest(guest)}; the settings say node {node}: correct it")
     claim = parse_claim(guest.config.get("description", ""))
     if claim is None:
         where = 'docs/operations.md, "Take over a guest"'
@@ -188,7 +226,7 @@ def adopt(stacks: Sequence[str], *, yes: bool) -> int:
     missing: dict[str, str] = {}
     for stack, role, settings in in_order(stacks):
         made = stack in known
-        if made and has_a_state(stack):
+        if made and known_to(exported(stack)).vmid is not None:
             print(f"{stack}: its state knows its guest; nothing to adopt")
             continue
         try:
@@ -213,6 +251,46 @@ def adopt(stacks: Sequence[str], *, yes: bool) -> int:
             make(each.stack)
         said("config", "set", "--stack", each.stack, "claim", each.claim)
         up(each.stack)
+    return 0
+
+
+def where_now(stack: str, settings: Mapping[str, Any], role: Role, claim: str) -> tuple[str, str]:
+    """The node of a guest that a state knows by its claim, and what is to be said of it.
+
+    AdoptError where the settings say another node, or another guest has the number. A cattle that is gone from the
+    whole cluster, with the node that it was on, is looked for on the node of the settings, and so made there.
+    """
+    node, vmid, guest = find(stack, settings, role)
+    if guest is None and role is not Role.PET:
+        return node, f"there is no guest {vmid} any more; pulumi up makes it on node {node}"
+    found = look(stack, settings, role, made=True)
+    if found.claim != claim:
+        raise AdoptError(f"{stack}: {describe_guest(found.guest)} has the claim {found.claim}, and the state {claim}")
+    return node, describe_guest(found.guest)
+
+
+def moved(stacks: Sequence[str], *, yes: bool) -> int:
+    """Have the states follow guests that are on another node than they say; no guest is written to."""
+    known = known_stacks()
+    ready: list[tuple[str, dict[str, Any]]] = []
+    for stack, role, settings in in_order(stacks):
+        state = exported(stack) if stack in known else {}
+        claim = known_to(state).claim
+        if claim is None:
+            raise AdoptError(f"{stack}: no state knows a guest of it. Without --moved, scripts/adopt finds it")
+        node, words = where_now(stack, settings, role, claim)
+        before = follow(state, node)
+        print(f"{stack}: {words}; its state says node {', '.join(sorted(before or {node}))}")
+        if before:
+            ready.append((stack, state))
+    if not ready:
+        return 0
+    if not yes and input(f"Have {len(ready)} states follow? No guest that is there is written to. [yes/no] ") != "yes":
+        print("Nothing was changed.")
+        return 1
+    for stack, state in ready:
+        replace_state(stack, state)
+        up(stack)
     return 0
 
 
@@ -254,12 +332,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/adopt", description="Adopt the guests of stacks without a state.")
     parser.add_argument("stacks", nargs="*", default=["pet", "cattle"], metavar="STACK", help="pet and cattle")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--moved", action="store_true", help="of stacks that have one: the guest is on another node")
     parser.add_argument("--new-passphrase", action="store_true", help="first, where the passphrase is lost")
     options = parser.parse_args()
     try:
         if options.new_passphrase:
             return new_passphrase(options.stacks)
-        return adopt(options.stacks, yes=options.yes)
+        return (moved if options.moved else adopt)(options.stacks, yes=options.yes)
     except (AdoptError, AgentError, ProxmoxError, OSError) as error:
         print(f"adopt: {error}", file=sys.stderr)
     except EOFError:

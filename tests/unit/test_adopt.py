@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from proxmox.facts import GuestFacts
 from scripts.lib import adopt as program
-from scripts.lib.adopt import AdoptError, how_to_set, in_order, look, settings_of, without_secrets
+from scripts.lib.adopt import AdoptError, follow, how_to_set, in_order, look, settings_of, where_now, without_secrets
 from settings.stack import Role
 
 FILE = """\
@@ -72,6 +73,43 @@ def test_a_number_that_is_none_is_named() -> None:
     given = {"endpoint": "https://192.0.2.1:8006", "apiToken": token, "node": "pve", "petVmid": "many"}
     with pytest.raises(AdoptError, match="pet: petVmid is 'many', and must be a whole number: correct it"):
         look("pet", given, Role.PET, made=False)
+
+
+def test_a_state_follows_in_what_it_says_of_the_node_and_in_nothing_else() -> None:
+    access = {"node": "pve", "vmid": 105, "address": "192.0.2.5", "host_key": "ssh-ed25519 AAAA", "notes": "on pve"}
+    state = {"deployment": {"resources": [{"urn": "a"}, {"urn": "b", "inputs": access, "outputs": dict(access)}]}}
+    state["deployment"]["resources"].append({"urn": "c", "inputs": {"nodeName": "pve", "hostname": "pve"}})
+    assert follow(state, "pve2") == {"pve"}
+    there = {**access, "node": "pve2"}
+    assert state["deployment"]["resources"] == [
+        {"urn": "a"},
+        {"urn": "b", "inputs": there, "outputs": there},
+        {"urn": "c", "inputs": {"nodeName": "pve2", "hostname": "pve"}},
+    ]
+    assert follow(state, "pve2") == set()
+    assert follow({}, "pve2") == set()
+
+
+CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
+
+
+def test_only_the_guest_that_has_the_claim_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[GuestFacts | None] = [None]
+    monkeypatch.setattr(program, "find", lambda *_: ("pve2", 105, found[0]))
+    # A cattle that went with its node is made again; a pet has to be restored.
+    assert where_now("cattle", {}, Role.CATTLE, CLAIM) == (
+        "pve2",
+        "there is no guest 105 any more; pulumi up makes it on node pve2",
+    )
+    with pytest.raises(AdoptError, match="restore it first"):
+        where_now("pet", {}, Role.PET, CLAIM)
+    found[0] = GuestFacts(105, "pve2", config={"description": f"claim: {CLAIM}"})
+    assert where_now("cattle", {}, Role.CATTLE, CLAIM)[0] == "pve2"
+    with pytest.raises(AdoptError, match=f"has the claim {CLAIM}, and the state another"):
+        where_now("cattle", {}, Role.CATTLE, "another")
+    found[0] = GuestFacts(105, "pve", config={"description": f"claim: {CLAIM}"})
+    with pytest.raises(AdoptError, match="the settings say node pve2: correct it"):
+        where_now("cattle", {}, Role.CATTLE, CLAIM)
 
 
 @pytest.mark.parametrize(("end", "words"), [(EOFError("EOF"), "scripts/adopt --yes"), (KeyboardInterrupt(), "stopped")])

@@ -1,0 +1,114 @@
+"""More than one node: what is on which, what is told when one is away, and states that follow (docs/cluster.md)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from lab.instance import ACCOUNT
+from pvelab.access import AclEntry
+from pvelab.config import storages_for
+from pvelab.faults import Rule
+from pvelab.simulated import write_template
+from tests.lifecycle.conftest import Deployed
+from tests.lifecycle.homesite import CATTLE, NODE, PET, TEMPLATE, Site, assert_plain, copied, opened
+from tests.lifecycle.test_recovery import adopt
+
+OTHER = "pve2"
+NODES = (NODE, OTHER)
+SHARED = f"shared:{PET}/vm-{PET}-disk-0.raw"
+
+
+@contextlib.contextmanager
+def on_two_nodes(folder: Path) -> Iterator[Site]:
+    with opened(folder, nodes=NODES, storages=storages_for(NODES)) as site:
+        write_template(site.server.config.template_dir(OTHER), TEMPLATE)
+        yield site
+
+
+def go_to(site: Site, node: str) -> None:
+    """What the settings say of the node; the endpoint is still the first node's, which answers for all."""
+    site.overrides["PROXMOX_VE_NODE"] = node
+
+
+def file_of(site: Site, vmid: int, node: str) -> Path:
+    return site.server.cluster.conf_path(node, vmid)
+
+
+def refused(site: Site, stack: str, verb: str) -> str:
+    run = site.pulumi(stack, verb, *([] if verb == "preview" else ["--yes", "--skip-preview"]))
+    assert not run.ok, run.explain()
+    assert_plain(run)
+    assert site.writes == []
+    return run.explain()
+
+
+def test_states_follow_guests_that_were_moved(both_seed: Deployed, tmp_path: Path) -> None:
+    """As `pct migrate` leaves them: a file and the volumes of its own on the other node, and the cattle started."""
+    with on_two_nodes(copied(both_seed.folder, tmp_path / "lab")) as site:
+        site.node.stop(CATTLE)
+        files = {vmid: file_of(site, vmid, NODE).read_text() for vmid in (PET, CATTLE)}
+        config = site.server.config
+        for vmid in files:
+            file_of(site, vmid, NODE).rename(file_of(site, vmid, OTHER))
+            for volume in config.storage_dir(NODE, "local-lvm").glob(f"vm-{vmid}-*"):
+                volume.rename(config.storage_dir(OTHER, "local-lvm") / volume.name)
+        site.node.call("POST", f"/nodes/{OTHER}/lxc/{CATTLE}/status/start")
+        go_to(site, OTHER)
+        told = refused(site, "cattle", "preview")
+        assert f"CT {CATTLE} is on node {OTHER}, not on {NODE}" in told
+        assert "scripts/adopt --moved" in told
+
+        done = adopt(site, "--moved", answer="yes\n")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"cattle: CT {CATTLE} 'hermes' on node {OTHER} (running); its state says node {NODE}" in done.stdout
+        for stack in ("pet", "cattle"):
+            assert site.preview(stack).changed == {}
+        assert site.writes == []
+        assert {vmid: file_of(site, vmid, OTHER).read_text() for vmid in files} == files
+        assert site.node.call("GET", f"/nodes/{OTHER}/lxc/{CATTLE}/status/current")["status"] == "running"
+
+
+def test_a_node_or_a_quorum_that_is_away_is_told_before_the_plugin_asks(both_seed: Deployed, tmp_path: Path) -> None:
+    with on_two_nodes(copied(both_seed.folder, tmp_path / "lab")) as site:
+        faults = site.server.faults
+        faults.add(Rule("offline", node=OTHER))
+        for node, words in (("pve9", f"must be a node of the cluster: {NODE}, {OTHER}"), (OTHER, "must be online")):
+            go_to(site, node)
+            for part in (f"Node {node} can't be used", words, "docs/cluster.md"):
+                assert part in refused(site, "cattle", "destroy" if node == OTHER else "preview")
+            assert not any("/lxc/" in request.path for request in site.sent)
+        go_to(site, NODE)
+        faults.clear()
+        faults.add(Rule("inquorate"))
+        # As the document's line does it.
+        access = site.server.cluster.access
+        for kind, whose in (("user", ACCOUNT.user), ("token", ACCOUNT.token_id)):
+            access.acl.append(AclEntry("/", kind, whose, "PVEAuditor", propagate=False))
+        told = refused(site, "cattle", "up")
+        assert "must have its quorum" in told
+        assert "pvecm status" in told
+
+
+def test_pet_and_cattle_on_two_nodes_of_which_one_dies(seed: Path, tmp_path: Path) -> None:
+    """The volume is on a shared storage: the cattle's node dies, and another cattle goes on with it on the pet's."""
+    with on_two_nodes(copied(seed, tmp_path / "lab")) as site:
+        hermes = {"name": "hermes", "storage": "shared", "size": 2, "path": "/mnt/hermes"}
+        site.configure(petVolumes=[hermes])
+        site.up("pet")
+        go_to(site, OTHER)
+        site.up("cattle")
+        assert f"mp0: {SHARED},mp=" in file_of(site, CATTLE, OTHER).read_text()
+        site.write_data(SHARED, "what the agent wrote")
+        data = site.data(SHARED)
+
+        site.server.faults.add(Rule("offline", node=OTHER))
+        file_of(site, CATTLE, OTHER).unlink()
+        go_to(site, NODE)
+        done = adopt(site, "--moved", answer="yes\n")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"cattle: there is no guest {CATTLE} any more; pulumi up makes it on node {NODE}" in done.stdout
+        assert site.node.config(CATTLE)["mp0"].startswith(f"{SHARED},mp=")
+        assert site.node.running(CATTLE)
+        assert site.data(SHARED) == data
