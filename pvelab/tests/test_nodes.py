@@ -11,6 +11,7 @@ import requests
 from lab_harness import TEMPLATE, Lab
 
 from pvelab.config import LabConfig, storages_for
+from pvelab.faults import Rule
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
 
@@ -98,6 +99,16 @@ def test_a_guest_on_shared_storage_moves(two: Lab) -> None:
     for node in NODES:
         shared = ask(two, "pve", f"/nodes/{node}/storage/shared/content?content=rootdir")
         assert [entry["volid"] for entry in shared] == ["shared:105/vm-105-disk-0.raw"]
+
+
+def test_a_node_that_is_down_does_not_answer_at_its_own_address(two: Lab) -> None:
+    two.server.faults.add(Rule("offline", node="pve2"))
+    assert {row["node"]: row["status"] for row in ask(two, "pve", "/nodes")} == {"pve": "online", "pve2": "offline"}
+    with pytest.raises(requests.ConnectionError):
+        ask(two, "pve2", "/version")
+    assert [entry["kind"] for entry in two.server.faults.fired()] == ["offline"]
+    two.server.faults.clear()
+    assert {row["node"] for row in ask(two, "pve2", "/nodes")} == {"pve", "pve2"}
 
 
 def test_one_node_has_no_shared_storage() -> None:
