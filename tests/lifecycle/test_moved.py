@@ -58,6 +58,7 @@ def test_a_moved_cattle_is_neither_gone_nor_left_behind(two_nodes: Site) -> None
         told = refused(site, "cattle", verb, *more)
         assert f"CT {CATTLE} is on node pve2, not on {NODE}" in told, (verb, more, told)
         assert f"pct migrate {CATTLE} {NODE}" in told
+        assert "scripts/adopt --moved" in told
         assert "cattle-volume" in site.resources("cattle")
     move(site, CATTLE, "pve2", NODE)
     assert site.node.config(CATTLE) == before
@@ -80,10 +81,9 @@ def test_a_moved_pet_keeps_its_volumes_in_the_state_and_no_cattle_gets_what_it_l
     site.node.call("POST", moved, vmid=PET, filename=VOLID.partition(":")[2], size="2G", format="raw")
     move(site, PET, NODE, "pve2")
     data = site.data(VOLID)
-    for verb in ("preview", "up"):
-        told = refused(site, "cattle", verb)
-        assert f"{VOLID} is on node pve2, with CT {PET}, and CT {CATTLE} is on {NODE}" in told
-        assert f"pct migrate {PET} {NODE}" in told
+    told = refused(site, "cattle", "up")
+    assert f"{VOLID} is on node pve2, with CT {PET}, and CT {CATTLE} is on {NODE}" in told
+    assert f"pct migrate {PET} {NODE}" in told
     for verb in ("refresh", "up"):
         assert f"CT {PET} is on node pve2, not on {NODE}" in refused(site, "pet", verb)
         assert "pet-volume-hermes" in site.resources("pet")
