@@ -124,8 +124,12 @@ class Server:
 
     def read(self, request: Any) -> Any:
         found = self.provider(request.urn).read(request.id, _props(request.properties))
-        inputs = None if found.inputs is None else struct_of(found.inputs)
-        return self._messages.ReadResponse(id=found.id_, properties=struct_of(found.outs), inputs=inputs)
+        inputs = found.inputs
+        if inputs and (declared := _props(request.inputs)):
+            # What an operation adds is no input: each refresh would show it as a difference.
+            inputs = {key: inputs.get(key, value) for key, value in declared.items()}
+        told = None if inputs is None else struct_of(inputs)
+        return self._messages.ReadResponse(id=found.id_, properties=struct_of(found.outs), inputs=told)
 
     def delete(self, request: Any) -> Any:
         self.provider(request.urn).delete(request.id, _props(request.properties))

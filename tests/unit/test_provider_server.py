@@ -27,7 +27,7 @@ from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 from components import claim, image, parts, phase
 from components.dynamic import Resource
 from components.providers import guard, server, verb
-from components.providers.base import CreateResult, DiffResult, Props
+from components.providers.base import CreateResult, DiffResult, Props, ReadResult
 from components.providers.messages import UNKNOWN, props_of, struct_of
 from proxmox.connection import ENVIRONMENT
 from proxmox.errors import Fault, Faults, Refusal
@@ -229,6 +229,28 @@ def test_the_engine_is_told_what_it_asks_first(engine: Any, monkeypatch: pytest.
 
 
 # --- the guard --------------------------------------------------------------------------------------
+
+
+def test_of_what_is_read_only_what_was_declared_becomes_an_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the engine shows what came of an operation as a difference, in each refresh."""
+    declared = {"size": 1.0, "name": "a", "recorded": "x"}
+    outs = {"size": 2.0, "name": "a", "seconds": 3.0}
+
+    class Reads:
+        def read(self, id_: str, props: Props) -> ReadResult:
+            assert props == outs
+            return ReadResult(id_, props, inputs=props)
+
+    served = server.Server("hermes-homelab")
+    monkeypatch.setattr(served, "provider", lambda _urn: Reads())
+
+    def inputs_of(given: Props) -> Props:
+        request = provider_pb2.ReadRequest(urn=URN, id="x", properties=struct_of(outs), inputs=struct_of(given))
+        return props_of(served.read(request).inputs)
+
+    assert inputs_of(declared) == {"size": 2.0, "name": "a", "recorded": "x"}
+    # Of an import nothing is declared yet.
+    assert inputs_of({}) == outs
 
 
 @pytest.mark.parametrize(
