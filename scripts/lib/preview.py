@@ -34,7 +34,10 @@ PREVIEW_SECONDS = 600
 API_SECONDS = 30
 UNKNOWN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 NOISE = frozenset(
-    {"digest", "inputs", "private_key_file", "host", "host_key", "results", "seconds", "claim", "guest", "connection"}
+    {
+        *("digest", "inputs", "private_key_file", "host", "host_key", "results", "seconds", "claim", "guest"),
+        *("connection", "recorded", "started"),
+    }
 )
 """Inputs that differ from run to run or from machine to machine, or say nothing to a person."""
 QUIET = ("read_at_start", "configuration", "identity")
@@ -398,7 +401,8 @@ def comment(all_found: Sequence[Found]) -> tuple[str, bool]:
         if not (made or found.errors):
             nothing.append(found.stack)
         open_parts += [f"**{found.stack}:** {cell(warning)}" for warning in found.warnings]
-        lines = [line for change in found.changes for line in details(change)]
+        # The engine tells what does not depend on each other in any order.
+        lines = [line for change in sorted(found.changes, key=lambda one: one.name) for line in details(change)]
         if lines:
             text = "\n".join(lines)
             most = LONGEST // len(all_found)
@@ -417,16 +421,19 @@ def comment(all_found: Sequence[Found]) -> tuple[str, bool]:
 def read_events(stack: str, lines: Iterable[str]) -> Found:
     """What the engine's stream of events says."""
     found = Found(stack)
-    seen: set[tuple[str, str]] = set()
+    changes: dict[tuple[str, str], Change] = {}
     for line in lines:
         if not line.startswith("{"):
             continue
         event = json.loads(line)
         if step := event.get("resourcePreEvent"):
             change = _change(step["metadata"])
-            if change is not None and (change.op, change.urn) not in seen:
-                seen.add((change.op, change.urn))
-                found.changes.append(change)
+            if change is None:
+                continue
+            # A replacement is told in three steps. That of the deletion comes first, and knows the old one only.
+            known = changes.get((change.op, change.urn))
+            if known is None or (change.new and not known.new):
+                changes[change.op, change.urn] = change
         elif told := event.get("diagnosticEvent"):
             text = visible(str(told["message"])).strip()
             match told.get("severity"):
@@ -436,6 +443,12 @@ def read_events(stack: str, lines: Iterable[str]) -> Found:
                     found.warnings.append(text)
                 case "info" | "info#err" if SAID.search(text):
                     found.causes[told.get("urn", "")] = text
+        elif broken := event.get("policyEvent"):
+            text = f"policy {broken['policyName']}: {visible(str(broken['message'])).strip()}"
+            (found.errors if broken.get("enforcementLevel") == "mandatory" else found.warnings).append(text)
+    found.changes += changes.values()
+    if any(error.startswith("policy ") for error in found.errors):
+        found.errors = [error for error in found.errors if error != "preview failed"]
     return found
 
 

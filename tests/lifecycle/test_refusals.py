@@ -12,6 +12,7 @@ import pytest
 from lab.engine import Run
 from lab.instance import CHECKOUT
 from pvelab.faults import Rule
+from tests.comments import as_comment, is_as_in
 from tests.lifecycle.homesite import CATTLE, NODE, PET, STACK_USER, TEMPLATE, Site, assert_plain, good
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
@@ -179,6 +180,7 @@ def test_the_policy_pack_refuses_before_anything_is_made(with_pet: Site) -> None
     refused = policy("pet")
     assert refused.returncode != 0
     assert re.search(r"\[mandatory\] +no-root-token .*\n.*\n +apiToken is root's", refused.stdout), refused.stdout
+    is_as_in("a_policy_is_broken.md", as_comment(with_pet.env, "cattle", good=False))
     assert not with_pet.pulumi("cattle", "up", "--yes", "--skip-preview").ok
     log = with_pet.raw_log.read_text()
     assert '"policyName":"no-root-token"' in log

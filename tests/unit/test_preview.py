@@ -316,6 +316,31 @@ def test_the_engine_s_stream_is_read_once_for_each_step() -> None:
     assert rows(found)[0].data != UNTOUCHED
 
 
+def test_of_a_replacement_the_step_that_knows_both_counts() -> None:
+    """The engine deletes first, and tells nothing of what comes (a preview in the lab: tests/golden)."""
+    old, new = {"inputs": {"vmId": 105, "tags": ["a"]}}, {"inputs": {"vmId": 105, "tags": ["b"]}}
+    usual = {"type": "t:ContainerLegacy", "urn": "u::c"}
+    steps = [
+        {"op": "delete-replaced", "old": old, **usual},
+        {"op": "replace", "old": old, "new": new, "keys": ["tags"], **usual},
+        {"op": "create-replacement", "old": old, "new": new, **usual},
+    ]
+    found = read_events("cattle", [json.dumps({"resourcePreEvent": {"metadata": step}}) for step in steps])
+    [change] = found.changes
+    assert (change.op, change.keys, change.differing) == ("replace", ("tags",), ["tags"])
+    assert rows(found)[0].why == "changed: tags"
+
+
+@pytest.mark.parametrize(("level", "good"), [("mandatory", False), ("advisory", True)])
+def test_a_broken_policy_is_told_by_its_name(level: str, good: bool) -> None:
+    broken = {"policyName": "no-root-token", "message": "No\x1b root.\n", "enforcementLevel": level}
+    end = {"severity": "error", "message": "preview failed"}
+    told: list[dict[str, Any]] = [{"policyEvent": broken}, *([] if good else [{"diagnosticEvent": end}])]
+    found = read_events("cattle", map(json.dumps, told))
+    assert (found.warnings if good else found.errors) == ["policy no-root-token: No\\x1b root."]
+    assert not (found.errors if good else found.warnings)
+
+
 # --- the comment --------------------------------------------------------------------------------
 
 
