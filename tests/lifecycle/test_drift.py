@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from proxmox.network import card_of
+from proxmox.notes import with_last_backup
 from tests.lifecycle.homesite import CATTLE, NODE, PET, Site, assert_plain
 
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 SET_MOUNT = f"PUT {CATTLE}/config mp0={VOLID},mp=/home/hermes,mountoptions=nodev;nosuid"
 SHUTDOWN = f"POST {CATTLE}/status/shutdown forceStop=1 timeout=60"
 START = f"POST {CATTLE}/status/start"
+NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 OWN_FILE = "documentation: `docs/operations.md`"
 HERMES = {"name": "hermes", "storage": "local-lvm", "size": 2, "path": "/mnt/hermes"}
 
@@ -132,7 +135,10 @@ def test_what_was_set_by_hand_on_the_card_is_named_and_stays(with_both: Site) ->
     told_by_hand = {}
     for vmid in (CATTLE, PET):
         config = with_both.node.config(vmid)
-        told_by_hand[vmid] = f"# Mine\n\nWith *words*: \u00fc 100%\n\n{config['description']}\nAlso mine.\n"
+        # scripts/agent has noted the last backup, too.
+        noted = with_last_backup(config["description"], NOW, NOW)
+        assert noted != config["description"]
+        told_by_hand[vmid] = f"# Mine\n\nWith *words*: \u00fc 100%\n\n{noted}\nAlso mine.\n"
         with_both.node.set(vmid, description=told_by_hand[vmid], tags=f"{config['tags']};zz-mine")
     hardware = _card(with_both)["hwaddr"]
     by_hand = {"firewall": "1", "mtu": "1400", "rate": "5", "tag": "20", "ip6": "auto"}

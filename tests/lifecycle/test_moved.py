@@ -112,8 +112,12 @@ def test_a_pet_whose_stack_was_renamed_is_named_and_found_again(with_both: Site,
     with_both.forget()
     documented.run(with_both, documented.block("docs/operations.md", "pulumi stack rename pet-attic"), tmp_path / "one")
     assert with_both.writes == []
-    assert with_both.up("pet-attic").changed == {}
-    assert with_both.writes == []
+    # The notes name the stack, and nothing else changes.
+    run = with_both.up("pet-attic")
+    assert run.changed == {"update": 1}
+    assert run.span("pet-container", "update").details == ("description",)
+    assert len(with_both.writes) == 1
+    assert "Stack `pet-attic`" in with_both.node.config(PET)["description"]
     with_both.rename("pet-attic", "pet")
     with_both.destroy("cattle")
     with_both.configure(petStack="pet")
