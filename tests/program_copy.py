@@ -11,10 +11,10 @@ from pathlib import Path
 from applications import NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("applications", "components", "proxmox", "provisioning", "settings")
+FOLDERS = ("applications", "components", "package", "proxmox", "provisioning", "settings")
 FILES = (
     *("Pulumi.yaml", "__main__.py", "pyproject.toml", "toolchain.toml"),
-    *("docs/options.md", "docs/outputs.md", "docs/stack.schema.json"),
+    *("docs/options.md", "docs/outputs.md", "docs/package.md", "docs/stack.schema.json"),
 )
 
 
