@@ -154,6 +154,9 @@ def test_an_address_by_dhcp_an_agent_from_git_and_a_changed_model(stacks: Stacks
     listening = set(stacks.shell("ss -Hltn | awk '{print $4}'").split())
     assert listening == {"0.0.0.0:22", "[::]:22"}
 
+    greeting = stacks.shell("printf 'exit\\n' | script -qec 'login -f root' /dev/null")
+    assert "This container is made by hermes-homelab, stack cattle." in greeting
+
     # The preview names the phases that a change concerns, why they run, and what restarts: of a build as well, which
     # only the run itself is going to know.
     commit = stacks.setting("agentCommit")
@@ -304,6 +307,8 @@ def what_is_lost_comes_back(stacks: Stacks) -> None:
         return stacks.shell(f"sha256sum {STATE}/memories/MEMORY.md {STATE}/.env /home/hermes/workspace/note.txt")
 
     stacks.agent("backup")
+    notes = node.call("GET", "/nodes/pve/lxc/105/config")["description"]
+    assert re.search(r"^Last backup of the data: 20\d\d-\d\d-\d\d \d\d:\d\d UTC, seen 20", notes, re.MULTILINE)
     before, sessions = written(), sessions_of(stacks)
     told = done("POST", "/nodes/pve/vzdump", vmid="999", storage="local", mode="snapshot")
     assert "INFO: backup mode: stop" in told
