@@ -355,7 +355,8 @@ SIGN = {"create": "+", "delete": "-", "replace": "!", "update": "~"}
 
 def details(change: Change) -> Iterator[str]:
     """A resource and its values that differ, as lines of a diff."""
-    if change.op == "update" and not change.differing:
+    # A command looks at the agent again after whatever has changed: only that is news.
+    if change.op == "update" and (not change.differing or change.kind == "Command"):
         return
     yield f"{SIGN.get(change.op, '~')} {change.name}"
     if change.op not in ("update", "replace"):

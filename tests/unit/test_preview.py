@@ -222,6 +222,11 @@ def test_a_new_container_is_one_line_with_all_that_is_in_it() -> None:
     assert (row.what, row.restarts) == ("CT 105 is destroyed and made again", "everything")
 
 
+def test_a_look_at_the_agent_is_no_difference() -> None:
+    assert list(details(Change("update", "Command", "login", {"create": "a # 1"}, {"create": "a # 2"}))) == []
+    assert list(details(Change("create", "Command", "login", {}, {"create": "a # 1"}))) == ["+ login"]
+
+
 def test_of_the_notes_only_the_lines_that_differ_are_shown() -> None:
     """What somebody has written beside the stack's own is his."""
     old, new = (f"private canary\n\n{text}\n\nclaim" for text in ("Version 1", "Version 2"))
