@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from applications.hermes.guest import schedule
+from applications.hermes.guest import schedule, services
 from applications.hermes.guest.schedule import FAILED, MADE, OFF, OVERDUE, WAITING, Standing
 from provisioning.guest.common import LIBRARY
 
@@ -87,7 +87,8 @@ class Systemd:
         self.called: list[str] = []
         self.shown = "ActiveState=active\nActiveEnterTimestamp=@1795867200\n"
         monkeypatch.setattr(schedule, "UNITS", units)
-        monkeypatch.setattr(schedule, "run", lambda *command: self.called.append(" ".join(command[1:])))
+        for module in (schedule, services):
+            monkeypatch.setattr(module, "run", lambda *command: self.called.append(" ".join(command[1:])))
         monkeypatch.setattr(
             schedule, "execute", lambda *command, **_: subprocess.CompletedProcess(command, 0, self.shown)
         )
@@ -104,10 +105,10 @@ def test_the_timer_is_made_once_changed_and_removed(tmp_path: Path, monkeypatch:
     systemd = Systemd(monkeypatch, tmp_path)
     schedule.install(["03:30", "15:30"])
     assert systemd.called == [
-        "daemon-reload", "enable --quiet --no-reload agent-backup.timer", "restart agent-backup.timer",
+        "daemon-reload", "enable agent-backup.timer --quiet --no-reload", "restart agent-backup.timer",
     ]  # fmt: skip
     schedule.install(["03:30", "15:30"])
-    assert systemd.called[3:] == ["enable --quiet --no-reload agent-backup.timer", "start agent-backup.timer"]
+    assert systemd.called[3:] == ["enable agent-backup.timer --quiet --no-reload", "start agent-backup.timer"]
     schedule.install([])
     assert list(tmp_path.iterdir()) == []
     assert systemd.called[5:] == ["disable --now --quiet agent-backup.timer", "daemon-reload"]

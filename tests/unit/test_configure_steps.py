@@ -216,7 +216,7 @@ STEPS = [
     Step("systemctl disable", "`systemctl disable --now --quiet` failed with 7", with_a_dashboard),
     Step("systemctl daemon-reload", "`systemctl daemon-reload` failed with 7"),
     Step("systemctl restart", "systemctl restart failed with 7"),
-    Step("systemctl enable", "`systemctl enable --quiet --no-reload hermes-gateway.service` failed with 7"),
+    Step("systemctl enable", "`systemctl enable hermes-gateway.service --quiet` failed with 7"),
 ]
 
 

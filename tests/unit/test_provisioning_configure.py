@@ -150,7 +150,7 @@ def test_what_is_not_restarted_forgets_its_earlier_restarts(tmp_path: Path, monk
         ("reset-failed", names.GATEWAY, names.DASHBOARD),
         ("restart", names.DASHBOARD),
         # The units are read before the restart, and not once more while the services come up.
-        ("enable", "--quiet", "--no-reload", names.GATEWAY, names.DASHBOARD),
+        ("enable", names.GATEWAY, names.DASHBOARD, "--quiet", "--no-reload"),
     ]
 
 

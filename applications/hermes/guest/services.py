@@ -31,8 +31,6 @@ from provisioning.guest.typed import record
 from provisioning.guest.words import quote, told
 
 UNITS = Path("/etc/systemd/system")
-ENABLE = ("systemctl", "enable", "--quiet", "--no-reload")
-"""Has units start at each boot. What is up has its unit already: systemd need not read all of them once more."""
 SHOWN_LINES = 6
 """Of systemctl and of the service each, so that all of it is within job.LOG_TAIL_LINES."""
 STARTED = STATE / "started.json"
@@ -41,6 +39,12 @@ PORTS = {API_SERVER: ("agentApiPort", GATEWAY), DASHBOARD_SERVER: ("agentDashboa
 """By what answers there: the setting, and the unit that listens in bare-metal mode."""
 PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 """Only the dashboard's web server reads it: the gateway's does not."""
+
+
+def enable(*units: str) -> None:
+    """Have units start at each boot. What is up has its unit already: systemd need not read all of them once more."""
+    # The options come last: an error shows the first words of a command.
+    run("systemctl", "enable", *units, "--quiet", "--no-reload")
 
 
 def render_unit(template: str, directory: str) -> str:
@@ -211,6 +215,6 @@ def start_services(
             bring_up("restart", *rest)
     if wanted:
         # After the start: nobody has to wait for it.
-        run(*ENABLE, *wanted)
+        enable(*wanted)
     install_file(STARTED, json.dumps(wanted, indent=1), mode=0o644, gid=0)
     return stale

@@ -46,7 +46,7 @@ from applications.hermes.guest.names import (
     MANAGED,
     UPDATE_COPIES,
 )
-from applications.hermes.guest.services import ENABLE, STARTED, UNITS, is_active, units_present
+from applications.hermes.guest.services import STARTED, UNITS, enable, is_active, units_present
 from provisioning.guest.common import (
     LIBRARY,
     CommandFailed,
@@ -344,7 +344,7 @@ def put_back_files(build: Installed) -> None:
         point(CURRENT, build.directory)
     run("systemctl", "daemon-reload")
     if units := units_present():
-        run(*ENABLE, *units)
+        enable(*units)
 
 
 # ---- the update -----------------------------------------------------------------------------------------------------
