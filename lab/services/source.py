@@ -149,8 +149,10 @@ class GitDaemon:
             return
         self.stop()  # it may be left from a lab that served another folder
         self._need_port()
+        # As GitHub's server: a client may leave out the content of files, and ask for single ones.
         command = [
-            "git", "daemon", "--detach", "--reuseaddr", "--export-all", "--timeout=60", "--max-connections=32",
+            "git", "-c", "uploadpack.allowFilter=true", "daemon",
+            "--detach", "--reuseaddr", "--export-all", "--timeout=60", "--max-connections=32",
             f"--base-path={self.folder}", f"--listen={self.host}", f"--port={self.port}",
             f"--pid-file={self._pid_file}", str(self.folder),
         ]  # fmt: skip

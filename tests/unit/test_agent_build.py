@@ -96,8 +96,8 @@ FILES = {
     "hermes_cli/config.py": 'DEFAULT_CONFIG = {"_config_version": 37}\n',
     "hermes_cli/main.py": "def main(): ...\n",
     "package-lock.json": "{}\n",
-    "web/package.json": "{}\n",
-    "ui-tui/package.json": "{}\n",
+    "web/package.json": '{"name": "web"}\n',
+    "ui-tui/package.json": '{"name": "ui-tui"}\n',
     "website/page.md": "not needed at run time\n",
 }
 
@@ -379,6 +379,38 @@ def test_the_checkout_is_compiled_while_its_packages_come(machine: Machine) -> N
     source = (machine.build / "hermes-agent" / "hermes_cli" / "main.py").stat()
     # PEP 552: a word of the version, flags, the source's time and its size.
     assert struct.unpack("<III", made.read_bytes()[4:16]) == (0, int(source.st_mtime), source.st_size)
+
+
+def left_at_the_server(machine: Machine) -> set[str]:
+    """The files of the release whose content did not come."""
+    fetched = machine.root / "job" / "repository"
+    listed = git(fetched, "rev-list", "--objects", "--no-object-names", "--missing=print", machine.commit)
+    missing = {line[1:] for line in listed.splitlines() if line.startswith("?")}
+    return {name for name in FILES if machine.git("rev-parse", f"{machine.commit}:{name}") in missing}
+
+
+def test_what_is_not_installed_is_not_fetched(machine: Machine) -> None:
+    """It is most of a release."""
+    machine.git("config", "uploadpack.allowFilter", "true")
+    assert machine.run().endswith("\n0")
+    assert left_at_the_server(machine) == {"web/package.json", "ui-tui/package.json", "website/page.md"}
+    installed = machine.build / "hermes-agent"
+    for name in FILES.keys() - left_at_the_server(machine):
+        assert (installed / name).read_text() == FILES[name]
+    # What the web interfaces are made of comes when they are.
+    shutil.rmtree(machine.build)
+    assert machine.run(agentWebUi="build").endswith("\n0")
+    assert left_at_the_server(machine) == {"website/page.md"}
+
+
+@pytest.mark.parametrize(("filters", "fails"), [("false", ""), ("true", "git .*--stdin")], ids=["no parts", "no files"])
+def test_a_server_that_hands_out_no_parts_sends_all(machine: Machine, filters: str, fails: str) -> None:
+    machine.git("config", "uploadpack.allowFilter", filters)
+    log = machine.run(fails)
+    assert log.endswith("\n0"), log
+    assert left_at_the_server(machine) == set()
+    assert ("git: the server hands out no single files; fetching all of them" in log) is bool(fails)
+    assert (machine.build / "hermes-agent" / "hermes_cli" / "main.py").read_text() == FILES["hermes_cli/main.py"]
 
 
 def test_what_does_not_compile_is_counted(machine: Machine) -> None:

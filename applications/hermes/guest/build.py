@@ -264,8 +264,7 @@ def fetch_commit(site: Site) -> None:
     """The files of the pinned commit, if the tag means it: else one of the two is mistyped, or was moved."""
     url, tag, commit = site.inputs.git_url, site.inputs.git_tag, site.inputs.git_commit
     print(f"git: fetching {commit} ({tag}) from {url}")
-    run("git", "init", "--quiet", str(site.repository))
-    site.git("remote", "add", "origin", url, failure=f"the repository {url} can't be named to git.")
+    begin_repository(site)
     listed = site.git(
         *("ls-remote", "origin", f"refs/tags/{tag}", f"refs/tags/{tag}^{{}}"),
         failure=f"the repository {url} can't be read. Check agentRepository and the network, then run again.",
@@ -284,15 +283,8 @@ def fetch_commit(site: Site) -> None:
             "Nothing was installed. If the new commit is meant, set agentCommit to it; if not, find out who moved the "
             "tag."
         )
-    slow = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30")
-    fetch = (*slow, "fetch", "--quiet", "--depth", "1", "origin")
-    # Servers may refuse to hand out bare commits; the tag brings the same one, which is checked below.
-    if execute("git", "-C", str(site.repository), *fetch, commit, timeout_s=STEP_S).returncode != 0:
-        again = f"{commit} can't be fetched from {url}. Run again when the repository can be reached."
-        site.git(*fetch, f"refs/tags/{tag}", failure=again)
-    came = site.git("rev-parse", "FETCH_HEAD^{commit}", failure=f"{url} has sent no commit.").strip()
-    if came != commit:
-        raise Refusal(f"{url} answered with commit {came} instead of {commit}.\nNothing was installed.")
+    # First what there is, without its content: the most of that is tests, websites and desktop programs.
+    fetch(site, "--filter=blob:none")
     write_files(site, site.checkout, *LEFT_OUT)
     if missing := [name for name in NEEDED_OF_A_RELEASE if not (site.checkout / name).is_file()]:
         raise Refusal(
@@ -301,16 +293,71 @@ def fetch_commit(site: Site) -> None:
         )
 
 
+def begin_repository(site: Site) -> None:
+    url = site.inputs.git_url
+    shutil.rmtree(site.repository, ignore_errors=True)
+    run("git", "init", "--quiet", str(site.repository))
+    site.git("remote", "add", "origin", url, failure=f"the repository {url} can't be named to git.")
+
+
+FETCH = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30", "fetch", "--quiet")
+
+
+def fetch(site: Site, *how: str) -> None:
+    """The pinned commit, with all of its content unless `how` says otherwise and the server can do that."""
+    url, tag, commit = site.inputs.git_url, site.inputs.git_tag, site.inputs.git_commit
+    command = (*FETCH, "--depth", "1", *how, "origin")
+    # Servers may refuse to hand out bare commits; the tag brings the same one, which is checked below.
+    if execute("git", "-C", str(site.repository), *command, commit, timeout_s=STEP_S).returncode != 0:
+        again = f"{commit} can't be fetched from {url}. Run again when the repository can be reached."
+        site.git(*command, f"refs/tags/{tag}", failure=again)
+    came = site.git("rev-parse", "FETCH_HEAD^{commit}", failure=f"{url} has sent no commit.").strip()
+    if came != commit:
+        raise Refusal(f"{url} answered with commit {came} instead of {commit}.\nNothing was installed.")
+
+
+def fetch_content(site: Site, target: Path, without: tuple[str, ...]) -> None:
+    """Have the content of all files but those below `without`, which the index names then.
+
+    One request brings what is missing, by the numbers that the commit has for it. A server that takes no such request
+    is asked for all.
+    """
+    name_files(site, target, without)
+    commit = site.inputs.git_commit
+    listed = site.git(
+        *("rev-list", "--objects", "--no-object-names", "--missing=print", commit),
+        failure=f"what {commit} consists of can't be listed.",
+        merged=False,
+    )
+    missing = {line[1:] for line in listed.splitlines() if line.startswith("?")}
+    named = site.git("ls-files", "--stage", failure=f"the files of {commit} can't be listed.", merged=False)
+    wanted = sorted(missing & {line.split()[1] for line in named.splitlines()})
+    if not wanted:
+        return
+    single = ("--no-tags", "--no-write-fetch-head", "--filter=blob:none", "--stdin", "origin")
+    command = ("git", "-C", str(site.repository), "-c", "fetch.negotiationAlgorithm=noop", *FETCH, *single)
+    if execute(*command, stdin="".join(f"{name}\n" for name in wanted), timeout_s=STEP_S).returncode != 0:
+        print("git: the server hands out no single files; fetching all of them")
+        begin_repository(site)
+        fetch(site)
+        name_files(site, target, without)
+
+
+def name_files(site: Site, target: Path, without: tuple[str, ...]) -> None:
+    commit = site.inputs.git_commit
+    site.git("read-tree", commit, failure=f"the files of {commit} can't be listed.")
+    failure = f"the files of {commit} can't be written to {target}."
+    site.git("rm", "-r", "-f", "-q", "--cached", "--ignore-unmatch", "--", *without, failure=failure)
+
+
 def write_files(site: Site, target: Path, *without: str) -> None:
     """Write what was fetched to a folder, but what lies in the folders `without`.
 
     The files alone. With a .git beside them the agent deletes all compiled code at its first start when it may, and
     offers to update itself to the newest commit of a branch (facts hermes-0.20, sections 1 and 4).
     """
-    commit = site.inputs.git_commit
-    site.git("read-tree", commit, failure=f"the files of {commit} can't be listed.")
-    failure = f"the files of {commit} can't be written to {target}."
-    site.git("rm", "-r", "-f", "-q", "--cached", "--ignore-unmatch", "--", *without, failure=failure)
+    fetch_content(site, target, without)
+    failure = f"the files of {site.inputs.git_commit} can't be written to {target}."
     site.git("checkout-index", "--all", f"--prefix={target}/", failure=failure)
 
 
