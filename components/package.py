@@ -110,7 +110,7 @@ def _cattle(asked: Asked) -> dict[str, Any]:
     stack = _settings(asked, "cattle", {VOLUME: "hermes" if volid else ""})
     if not isinstance(stack, CattleStack):
         raise TypeError(asked.kind)
-    owner = None if later is not None or not volid else _owner(volid)
+    owner = None if later is not None or not volid else owner_in(volid)
     cattle = declare_cattle(
         asked.name,
         stack,
@@ -125,11 +125,13 @@ def _cattle(asked: Asked) -> dict[str, Any]:
     return {"urn": cattle.urn, **cattle.exports}
 
 
-def _owner(volid: str) -> int:
+def owner_in(volid: str) -> int:
+    """The number of the guest that owns a cattle's volume. Raises Faults where its name has none."""
     owner = owner_of(volid)
     if owner is None:
         rule = "must be the volid of a volume, with its owner's number in its name"
-        raise Faults([Fault(VOLUME, volid, rule, "give it volumes.NAME.volid of a PetStorage")], what="No such volume")
+        fault = Fault(VOLUME, volid, rule, "give it volumes.NAME.volid of a PetStorage")
+        raise Faults([fault], what="The inputs of the component can't be used")
     return owner
 
 

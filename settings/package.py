@@ -135,7 +135,7 @@ def read_attachment(config: Mapping[str, Any]) -> AttachmentSettings:
     found = read_section(AttachmentSettings, config, reading)
     reading.faults += broken_rules(found)
     if reading.faults:
-        raise Faults(reading.faults, what="The inputs of the attachment can't be used")
+        raise Faults(reading.faults, what="The inputs of the component can't be used")
     return found
 
 

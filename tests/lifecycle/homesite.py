@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
+import pytest
 import requests
 import yaml
 from aiohttp import web
@@ -38,6 +39,10 @@ STACK_USER = "pulumi@pve"
 POWER = re.compile(r"/status/(start|stop|shutdown|reboot|suspend|resume)$")
 ENGINE_DEADLINE = 120.0
 DATA_BYTES = 1 << 16
+needs_yaml_host = pytest.mark.skipif(
+    shutil.which("pulumi-language-yaml") is None,
+    reason="the CLI here is a stand-in without the YAML host, which the official archive has",
+)
 TEMPLATE = "debian-12-standard_12.12-1_amd64.tar.zst"
 
 

@@ -6,13 +6,12 @@ import os
 import shutil
 from pathlib import Path
 
-import pytest
 import yaml
 
 from lab import engine
 from lab.environment import CONFIG_FILE_VARIABLE
 from lab.instance import CHECKOUT
-from tests.lifecycle.homesite import Site, assert_plain
+from tests.lifecycle.homesite import Site, assert_plain, needs_yaml_host
 
 EXAMPLE = CHECKOUT / "examples" / "package"
 SDK = os.environ.get("PACKAGE_SDK") or str(CHECKOUT / "tests" / "sdk")
@@ -95,10 +94,7 @@ def test_a_program_of_ones_own_has_the_components_and_their_protections(site: Si
     assert {volid: kept[volid] for volid in (AGENTS, SECOND)}.items() <= site.node.volumes().items()
 
 
-@pytest.mark.skipif(
-    shutil.which("pulumi-language-yaml") is None,
-    reason="the CLI here is a stand-in without the YAML host, which the official archive has",
-)
+@needs_yaml_host
 def test_a_program_in_yaml_has_them_too(site: Site, tmp_path: Path) -> None:
     own = consumer(site, tmp_path / "own", EXAMPLE / "yaml")
     engine.command("config", "set", "--stack", "home", "--secret", "modelKey", cwd=own, env=site.env, stdin=MODEL_KEY)

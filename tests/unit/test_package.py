@@ -18,7 +18,7 @@ from pulumi.runtime.proto import provider_pb2
 
 from components.naming import GUARD_SAYS, PACKAGE, PROGRAM, kind_of
 from components.package import COMPONENTS as MAKERS
-from components.package import Package, asked_by, has_unknown, plain, prove_known
+from components.package import Package, asked_by, has_unknown, owner_in, plain, prove_known
 from components.providers.messages import UNKNOWN, holds_secret, props_of, sealed, struct_of
 from components.state import Place, own_state_of, parts_of
 from proxmox.connection import ENVIRONMENT
@@ -108,6 +108,13 @@ def test_what_is_not_known_is_refused_but_for_a_volume() -> None:
         prove_known("Cattle", "agent", {"agentModelUrl": UNKNOWN, "agentSettings": {"a": [UNKNOWN]}})
     assert [fault.key for fault in error.value.faults] == ["agentModelUrl", "agentSettings"]
     assert "must be known in a preview" in str(error.value)
+
+
+def test_a_volume_of_nobody_is_refused() -> None:
+    assert owner_in("local-lvm:vm-998-disk-1") == 998
+    with pytest.raises(Faults) as error:
+        owner_in("local-lvm:notes")
+    assert [(fault.key, fault.value) for fault in error.value.faults] == [("cattleVolume", "local-lvm:notes")]
 
 
 def test_a_request_is_read_with_its_secrets_and_dependencies() -> None:
