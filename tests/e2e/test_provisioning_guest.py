@@ -492,6 +492,7 @@ def test_another_node_goes_on_from_the_copy_when_all_else_is_gone(guest: Guest) 
     before = what_it_knows(guest)
     assert "the cat is called Miez" in ask(guest.target(), "what do you remember?")
     assert ask(guest.target(), "remember: this comes too late")
+    assert what_it_knows(guest) != before
 
     guest.discard()
     guest.volume.unlink()

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -44,10 +45,11 @@ class Stacks:
     """The two stacks of a lab with real containers."""
 
     lab: Lab
+    node: str = "pve"
 
     @property
     def env(self) -> dict[str, str]:
-        return {**os.environ, **environment(self.lab)}
+        return {**os.environ, **environment(self.lab), "PROXMOX_VE_NODE": self.node}
 
     def configure(self, **settings: object) -> None:
         content = yaml.safe_load(self.lab.stack_config_file.read_text())
@@ -86,6 +88,20 @@ class Stacks:
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
+    def adopt(self, *arguments: str) -> str:
+        """What `scripts/adopt` says."""
+        command = [str(CHECKOUT / "scripts" / "adopt"), *arguments]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    def known(self) -> frozenset[str]:
+        """What the agent has: its sessions and their messages, by its own word, and its files with their sums."""
+        files = " -o ".join(f"-path '{path}'" for path in OF_THE_AGENT)
+        sums = f"find .hermes workspace -type f ! -name '*.lock' \\( {files} \\) -exec sha256sum {{}} +"
+        export = f"cd /tmp && hermes sessions export - | python3 -c {shlex.quote(SESSIONS)}"
+        return frozenset(self.shell(f"{export}; cd /home/hermes && {sums}").splitlines())
+
     def shell(self, command: str) -> str:
         """Run a command in the cattle, as root."""
         outputs = self.outputs("cattle")
@@ -98,6 +114,27 @@ class Stacks:
 
     def outputs(self, stack: str) -> dict[str, Any]:
         return engine.outputs(stack, cwd=CHECKOUT, env=self.env)
+
+
+OF_THE_AGENT = (
+    *(".hermes/memories/*", ".hermes/skills/*/SKILL.md", ".hermes/SOUL.md", ".hermes/.env", ".hermes/auth.json"),
+    "workspace/*",
+)
+SESSIONS = """
+import hashlib, json, sys
+for row in map(json.loads, (line for line in sys.stdin if line.startswith("{"))):
+    print("session", row["id"])
+    for each in row.get("messages") or ():
+        told = json.dumps([each.get(name) for name in ("role", "content", "timestamp")])
+        print("message", row["id"], hashlib.sha256(told.encode()).hexdigest())
+"""
+
+
+def lost_is_what_came_after(kept: frozenset[str], late: frozenset[str], after: frozenset[str]) -> None:
+    """As `known` tells it: `kept` when the backup was made, `late` before the loss, `after` the recovery."""
+    assert kept <= after, kept - after
+    assert late - kept, "nothing came after the backup"
+    assert not (late - kept) & after
 
 
 @contextlib.contextmanager
@@ -115,8 +152,11 @@ def lab_with_stacks(folder: Path, *options: str) -> Iterator[Stacks]:
 
 @pytest.fixture
 def stacks(tmp_path: Path) -> Iterator[Stacks]:
-    """Pet and cattle on ZFS-like storage: the root file systems and the volume are folders that are bound."""
-    with lab_with_stacks(tmp_path / "a lab", "--storage", "tank=zfspool") as made:
+    """Pet and cattle on ZFS-like storage: the root file systems and the volume are folders that are bound.
+
+    There is a second node, which is empty.
+    """
+    with lab_with_stacks(tmp_path / "a lab", "--nodes", "2", "--storage", "tank=zfspool") as made:
         made.settle_on("tank")
         yield made
 
@@ -287,62 +327,59 @@ LAYOUT = {
 MADE_ANEW = ("/usr/local/bin", "/opt/hermes", "/etc/hermes", "/etc/systemd/system", "/usr/local/lib/hermes-stack")
 
 
-def sessions_of(stacks: Stacks) -> set[str]:
-    """The ids of the newest sessions; how a session is titled differs between releases."""
-    return set(re.findall(r"\b\d{8}_\d{6}_[0-9a-f]+\b", stacks.shell("hermes sessions list --limit 50")))
-
-
 def what_is_lost_comes_back(stacks: Stacks) -> None:
-    """Pet, cattle and state are gone; what is left is an archive, made while the agent worked (docs/recovery.md 4).
+    """Node and state are gone; what is left is an archive, made while the agent worked, and the settings.
 
-    The database in the archive is then torn, as one that a node's tar has read while it was written.
+    Another node, with another name, takes them (docs/recovery.md 4). The database in the archive is then torn, as one
+    that a node's tar has read while it was written.
     """
-    node = Node(stacks.lab.state_dir)
+    node, other = Node(stacks.lab.state_dir), "pve2"
 
     def done(method: str, path: str, **params: str) -> list[str]:
         found = node.call(method, path, **params)
         return list(node.follow(found)) if isinstance(found, str) and found.startswith("UPID:") else []
 
-    def written() -> str:
-        return stacks.shell(f"sha256sum {STATE}/memories/MEMORY.md {STATE}/.env /home/hermes/workspace/note.txt")
-
     stacks.agent("backup")
     notes = node.call("GET", "/nodes/pve/lxc/105/config")["description"]
     assert re.search(r"^Last backup of the data: 20\d\d-\d\d-\d\d \d\d:\d\d UTC, seen 20", notes, re.MULTILINE)
-    before, sessions = written(), sessions_of(stacks)
-    told = done("POST", "/nodes/pve/vzdump", vmid="999", storage="local", mode="snapshot")
+    kept = stacks.known()
+    # To a storage of another machine.
+    told = done("POST", "/nodes/pve/vzdump", vmid="999", storage="shared", mode="snapshot")
     assert "INFO: backup mode: stop" in told
     assert stacks.outputs("cattle")["agentState"] == "active"
     stacks.agent("prompt", "remember: this comes too late")
+    late = stacks.known()
 
     done("POST", "/nodes/pve/lxc/105/status/stop")
     done("DELETE", "/nodes/pve/lxc/105")
     done("PUT", "/nodes/pve/lxc/999/config", protection="0")
     done("DELETE", "/nodes/pve/lxc/999", purge="1")
     shutil.rmtree(stacks.lab.pulumi_state / ".pulumi" / "stacks")
+    assert node.call("GET", "/cluster/resources", type="vm") == []
     for name in ("vm-999-disk-0", "vm-999-disk-1"):
-        done("POST", "/nodes/pve/storage/local-lvm/content", vmid="999", filename=name, size="1G")
-    [archive] = [row["volid"] for row in node.call("GET", "/nodes/pve/storage/local/content", content="backup")]
-    done("POST", "/nodes/pve/lxc", vmid="999", ostemplate=archive, restore="1", storage="local-lvm")
+        done("POST", f"/nodes/{other}/storage/local-lvm/content", vmid="999", filename=name, size="1G")
+    [archive] = [row["volid"] for row in node.call("GET", f"/nodes/{other}/storage/shared/content", content="backup")]
+    done("POST", f"/nodes/{other}/lxc", vmid="999", ostemplate=archive, restore="1", storage="local-lvm")
     # On another storage, as the page says.
     stacks.settle_on("local-lvm", stacks.setting("petVolumes")[0]["size"])
+    shells = stacks.lab.ready().node_ssh
+    assert shells is not None
+    stacks.configure(node=other, nodeSshPort=shells[other]["port"], nodeSshHostKey=shells[other]["host_key"])
+    stacks.node = other
 
-    adopt = subprocess.run(
-        [str(CHECKOUT / "scripts" / "adopt"), "--yes"], env=stacks.env, capture_output=True, text=True, timeout=600,
-        check=False,
-    )  # fmt: skip
-    assert adopt.returncode == 0, adopt.stdout + adopt.stderr
+    adopted = stacks.adopt("--yes")
+    assert f"pet: CT 999 'pet-storage' on node {other} (stopped)" in adopted
     assert stacks.outputs("pet")["volumes"]["hermes"]["volid"] == "local-lvm:vm-999-disk-3"
     # The lab has one file of settings for both stacks.
     stacks.configure(claim=None)
     stacks.up("cattle")
     assert stacks.outputs("cattle")["volume"] == "local-lvm:vm-999-disk-3"
+    assert [row["node"] for row in node.call("GET", "/cluster/resources", type="vm")] == [other, other]
 
     tear = f"printf torn | dd of={STATE}/state.db bs=1 seek=100 conv=notrunc 2>/dev/null"
     stacks.shell(f"systemctl stop 'hermes-*' && runuser -u hermes -- sh -c '{tear}; rm -f {STATE}/state.db-*'")
     assert "answers a prompt" in stacks.agent("restore", "latest")
-    assert written() == before
-    assert sessions <= sessions_of(stacks)
+    lost_is_what_came_after(kept, late, stacks.known())
     assert "Miez" in stacks.agent("prompt", "what do you remember?")
     assert "this comes too late" not in stacks.shell(f"cat {STATE}/memories/MEMORY.md")
 
@@ -440,13 +477,15 @@ def what_is_on_the_volume_outlives_the_cattle(stacks: Stacks) -> None:
     modes = LAYOUT | dict.fromkeys(WRITTEN, 600)
     assert before == [f"{name} hermes:hermes {mode}" for name, mode in modes.items()]
     host_key = stacks.outputs("cattle")["sshHostKey"]
-    sessions = sessions_of(stacks)
-    assert sessions
+    known = stacks.known()
+    assert [line for line in known if line.startswith("message ")]
+    assert [line for line in known if line.endswith("workspace/note.txt")]
     stacks.shell(f"for folder in {' '.join(MADE_ANEW)}; do touch $folder/of-the-old-container; done; useradd alice")
 
     stacks.run("destroy", "cattle", "--yes", "--skip-preview")
     stacks.up("cattle")
 
+    assert known <= stacks.known(), "nothing of it is lost"
     assert found() == before
     assert stacks.outputs("cattle")["sshHostKey"] != host_key
     assert stacks.shell("getent passwd alice || command -v tree") == "/usr/bin/tree\n"
@@ -456,16 +495,17 @@ def what_is_on_the_volume_outlives_the_cattle(stacks: Stacks) -> None:
     assert "lab" in stacks.shell("hermes skills list")
     assert stacks.shell("hermes config get agent.max_turns").strip() == "9"
     assert stacks.shell("cat /home/hermes/workspace/note.txt") == "hello there\n"
-    assert sessions <= sessions_of(stacks)
     left = stacks.shell(f"ls {' '.join(f'{folder}/of-the-old-container' for folder in MADE_ANEW)} 2>/dev/null || true")
     assert left == ""
     status = stacks.agent("status")
     assert "active (running)" in status
     assert "hermes (10000)" in status
-    kept = stacks.agent("backup")
-    assert "backed up: /home/hermes/.hermes-stack/backups/" in kept
-    stacks.shell(f"rm {STATE}/memories/MEMORY.md")
-    restored = stacks.agent("restore", "latest")
-    assert "answers a prompt" in restored
+    assert "backed up: /home/hermes/.hermes-stack/backups/" in stacks.agent("backup")
+    kept = stacks.known()
+    stacks.agent("prompt", "remember: the dog came later")
+    late = stacks.known()
+    stacks.shell(f"rm {STATE}/memories/MEMORY.md /home/hermes/workspace/note.txt")
+    assert "answers a prompt" in stacks.agent("restore", "latest")
+    lost_is_what_came_after(kept, late, stacks.known())
     assert "Miez" in stacks.shell(f"cat {STATE}/memories/MEMORY.md")
     assert stacks.agent("backups").count("before going back to ") == 1

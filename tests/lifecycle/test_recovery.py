@@ -20,6 +20,7 @@ from tests.lifecycle.conftest import Deployed
 from tests.lifecycle.homesite import CATTLE, NODE, PET, TEMPLATE, Site, assert_plain, copied, opened
 
 WORDS = "what the agent wrote"
+LATE = "and wrote after the backup"
 VOLID = f"local-lvm:vm-{PET}-disk-1"
 
 
@@ -59,15 +60,25 @@ def told_by(site: Site, stack: str, verb: str = "up", *options: str) -> str:
     return run.explain()
 
 
+def write_more(site: Site) -> None:
+    """The agent goes on after the backup."""
+    site.write_data(VOLID, f"{WORDS} {LATE}")
+
+
 def has_the_words(site: Site) -> bool:
-    """Whether the volume that the cattle mounts is the one with the agent's words."""
+    """Whether the volume that the cattle mounts has the agent's words, but for those after the backup."""
     volid = site.node.config(CATTLE)["mp0"].partition(",")[0]
-    return site.node.running(CATTLE) and WORDS.encode() in site.data(volid)
+    return site.node.running(CATTLE) and lost_is_what_came_after(site.data(volid))
+
+
+def lost_is_what_came_after(data: bytes) -> bool:
+    return WORDS.encode() in data and LATE.encode() not in data
 
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_pet_that_was_removed_comes_back_from_a_backup_with_other_numbers(used: Site, taken: bool) -> None:
     archive = backed_up(used)
+    write_more(used)
     lose_pet(used)
     # Not again with empty volumes, as if nothing had been: the agent would have forgotten everything.
     told = told_by(used, "pet", "preview")
@@ -108,6 +119,7 @@ def test_a_pet_comes_back_on_another_storage(both_seed: Deployed, tmp_path: Path
     with opened(folder, storages=(*storages_for((NODE,)), spare)) as site:
         site.write_data(VOLID, WORDS)
         archive = backed_up(site)
+        write_more(site)
         lose_pet(site)
         restored(site, archive, "spare")
         hermes = {"name": "hermes", "storage": "spare", "size": 2, "path": "/mnt/hermes"}
@@ -243,6 +255,7 @@ def test_on_another_node_the_archive_and_the_settings_are_enough(both_seed: Depl
     with opened(folder, nodes=nodes, storages=storages_for(nodes)) as site:
         site.write_data(VOLID, WORDS)
         archive = backed_up(site)
+        write_more(site)
         cluster = site.server.cluster
         for vmid in (PET, CATTLE):
             cluster.conf_path(NODE, vmid).unlink()
@@ -260,7 +273,7 @@ def test_on_another_node_the_archive_and_the_settings_are_enough(both_seed: Depl
         site.up("cattle")
         assert site.node.call("GET", "/nodes/pve2/lxc/106/status/current")["status"] == "running"
         data = site.server.config.storage_dir("pve2", "local-lvm") / f"vm-{PET}-disk-1.raw"
-        assert WORDS.encode() in data.read_bytes()[:4096]
+        assert lost_is_what_came_after(data.read_bytes()[:4096])
 
 
 # ---- what a container is made from -----------------------------------------------------------------------------------
