@@ -34,7 +34,7 @@ from applications.hermes.guest.services import (
     STARTED,
     UNITS,
     bring_up,
-    enable,
+    enabling,
     is_active,
     refuse_taken_port,
     units_present,
@@ -160,7 +160,7 @@ def record_of(inputs: Configure, container: Container) -> ContainerRecord:
 def _install_unit(backend: Backend) -> None:
     if install_file(UNITS / CONTAINER_UNIT, unit_text(backend), mode=0o644, gid=0):
         run("systemctl", "daemon-reload")
-    enable(CONTAINER_UNIT)
+    run(*enabling(CONTAINER_UNIT))
 
 
 def start_again(name: str, user: str, hermes_home: str) -> None:

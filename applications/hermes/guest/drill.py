@@ -24,7 +24,7 @@ from applications.hermes.guest.engine import in_image
 from applications.hermes.guest.inputs import Drill, DrillContainer, Place
 from applications.hermes.guest.install import install_packages
 from applications.hermes.guest.names import CONTAINER_RECORD, KEPT_FOLDER
-from applications.hermes.guest.services import enable, units_present
+from applications.hermes.guest.services import enabling, units_present
 from applications.hermes.guest.update import Subject
 from provisioning.guest.common import (
     LIBRARY,
@@ -187,7 +187,7 @@ def close_network(allowed: Mapping[Place, Sequence[str]], bridge: Bridge | None)
     kept += [f"{address} {place.host} {MARK}" for place, found in allowed.items() for address in found]
     install_file(HOSTS, "\n".join([*kept, ""]), mode=0o644, gid=0)
     install_file(RULES, rules(allowed, bridge), mode=0o644, gid=0)
-    enable("nftables.service")
+    run(*enabling("nftables.service"))
     # Its stop would take away the engine's tables as well.
     run("systemctl", "reload-or-restart", "nftables.service")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from applications.hermes.guest import records
-from applications.hermes.guest.services import enable
+from applications.hermes.guest.services import enabling
 from provisioning.guest.common import LIBRARY, execute, install_file, read_json, run, write_json
 from provisioning.guest.words import command
 
@@ -67,7 +67,7 @@ def install_timer(timer: str, texts: Mapping[str, str]) -> bool:
     written = [unit for unit, text in texts.items() if install_file(UNITS / unit, text, mode=0o644, gid=0)]
     if written:
         run("systemctl", "daemon-reload")
-    enable(timer)
+    run(*enabling(timer))
     run("systemctl", "restart" if timer in written else "start", timer)
     return bool(written)
 

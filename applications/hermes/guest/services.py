@@ -41,10 +41,13 @@ PROXY_VARIABLE = "FORWARDED_ALLOW_IPS"
 """Only the dashboard's web server reads it: the gateway's does not."""
 
 
-def enable(*units: str) -> None:
-    """Have units start at each boot. What is up has its unit already: systemd need not read all of them once more."""
-    # The options come last: an error shows the first words of a command.
-    run("systemctl", "enable", *units, "--quiet", "--no-reload")
+def enabling(*units: str) -> tuple[str, ...]:
+    """The command that has units start at each boot.
+
+    What is up has its unit already: systemd need not read all of them once more. The options come last: an error shows
+    the first words of a command.
+    """
+    return ("systemctl", "enable", *units, "--quiet", "--no-reload")
 
 
 def render_unit(template: str, directory: str) -> str:
@@ -215,6 +218,6 @@ def start_services(
             bring_up("restart", *rest)
     if wanted:
         # After the start: nobody has to wait for it.
-        enable(*wanted)
+        run(*enabling(*wanted))
     install_file(STARTED, json.dumps(wanted, indent=1), mode=0o644, gid=0)
     return stale

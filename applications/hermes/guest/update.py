@@ -46,7 +46,7 @@ from applications.hermes.guest.names import (
     MANAGED,
     UPDATE_COPIES,
 )
-from applications.hermes.guest.services import STARTED, UNITS, enable, is_active, units_present
+from applications.hermes.guest.services import STARTED, UNITS, enabling, is_active, units_present
 from provisioning.guest.common import (
     LIBRARY,
     CommandFailed,
@@ -344,7 +344,7 @@ def put_back_files(build: Installed) -> None:
         point(CURRENT, build.directory)
     run("systemctl", "daemon-reload")
     if units := units_present():
-        enable(*units)
+        run(*enabling(*units))
 
 
 # ---- the update -----------------------------------------------------------------------------------------------------
