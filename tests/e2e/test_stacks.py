@@ -31,6 +31,7 @@ from lab.stacks import PROJECT
 from provisioning.ssh import HostKey, SshTarget, connect
 from pvelab.pct import Node
 from scripts.lib.preview import SECONDS, UNTOUCHED, Found, Row, comment, read_events, rows
+from tests.comments import is_as_in
 from tests.e2e.phase_guest import made_of
 from tests.e2e.test_demo import left_behind
 from tests.settings import bare_metal
@@ -172,6 +173,7 @@ def a_reviewer_is_told(found: Found) -> None:
     assert good
     assert "digest" not in text
     assert "another-model" in text
+    is_as_in("a_setting_that_restarts.md", text)
 
 
 @pytest.mark.timeout(1500)
@@ -292,7 +294,11 @@ def a_version_that_does_not_start_is_gone_back_from(stacks: Stacks) -> None:
     assert before.splitlines()[0] == build
     assert "HERMES-OK" in stacks.agent("prompt", "say HERMES-OK")
     assert stacks.shell("hermes sessions list --limit 50").count("\n") > sessions.count("\n")
-    pending = stacks.run("preview", "cattle")
+    events = stacks.lab.state_dir / "pending.log"
+    pending = stacks.run("preview", "cattle", log=events)
+    text, _ = comment([read_events("cattle", events.read_text().splitlines())])
+    # The values below the table are of the release that the lab serves.
+    is_as_in("another_version.md", text.partition("<details>")[0])
     assert "cattle-agent-configure" in {span.name for span in pending.spans if span.op == "update"}
 
     stacks.configure(**good)
