@@ -1,8 +1,8 @@
 """The same contract against an independent fake, unmodified: where two readings of Proxmox agree, and where not.
 
 fakepve keeps guests and configs but no volumes' contents and no kernel, and asks whoever logs in for no rights. So the
-cases that set up rights, tokens or pools do not apply; what is left is run as root. Each difference is listed with who
-is right and why, and a listed one that has gone is an error too.
+cases that set up rights, tokens, pools or a cluster's faults do not apply; what is left is run as root. Each difference
+is listed with who is right and why, and a listed one that has gone is an error too.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _calls(case: dict[str, Any]) -> list[str]:
 
 
 def applies(case: dict[str, Any]) -> bool:
-    if case.get("as", "demo") not in ("demo", "root") or {"acl", "headers", "pools", "raw_body"} & set(case):
+    if case.get("as", "demo") not in ("demo", "root") or {"acl", "faults", "headers", "pools", "raw_body"} & set(case):
         return False
     # Users, roles and ACLs it answers with samples made from the schema.
     if any(re.search(r" /access/(users|roles|groups|acl|permissions)", text) for text in _calls(case)):
