@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from settings.package import version
 from settings.stack import CattleStack, PetStack, Stack
+from settings.version import version
 
 _BY_HAND = "**By hand, as you like:**"
 _BY_SETTINGS = "**By the settings only:**"

@@ -38,9 +38,10 @@ from components.state import Place, read_own_state
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 from proxmox.mountpoint import owner_of
-from settings.package import VOLUME, WHERE, read_attachment, schema_file, version
+from settings.package import VOLUME, WHERE, read_attachment, schema_file
 from settings.read import read_stack
 from settings.stack import CattleStack, PetStack
+from settings.version import version
 
 PLACEHOLDER = "local:vm-100-disk-0"
 """Stands for a volume that is not known yet, where the other inputs are read."""

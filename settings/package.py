@@ -7,10 +7,8 @@ program has written. How Proxmox is reached is the provider's configuration.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -40,8 +38,8 @@ from settings.section import (
     setting,
 )
 from settings.stack import CattleStack, Stack
+from settings.version import version
 
-ROOT = Path(__file__).resolve().parents[1]
 NAME = "hermes-homelab"
 ANYTHING = {"$ref": "pulumi.json#/Any"}
 TYPES = {"VolumeSettings": "Volume", "HostMountSettings": "HostMount", "Provider": "ModelProvider"}
@@ -216,12 +214,6 @@ def _resource(one: Declaration, types: _Types, schemas: Mapping[str, Any]) -> di
         "properties": {key: _output(key, output) for key, output in one.outputs.items()},
         "required": list(one.outputs),
     }
-
-
-def version() -> str:
-    """The version of this program."""
-    found: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    return found
 
 
 def package_schema() -> dict[str, Any]:

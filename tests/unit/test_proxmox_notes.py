@@ -10,7 +10,7 @@ from components.container import ContainerSpec
 from components.notes import cattle_notes, image_notes, pet_notes
 from proxmox.notes import BEGIN, END, LONGEST, merged_notes, merged_tags, notes_block
 from proxmox.ownership import parse_claim
-from settings.package import version
+from settings.version import version
 from tests.settings import cattle, pet
 
 CLAIM = "0b8f6a1e-58c3-4a6e-9d0b-0f6b1a2c3d4e"
