@@ -291,10 +291,9 @@ def judge_cattle(
         folders, steps = judged_folders(client, stack, check.host)
         spec = network_spec(stack.cattle.network)
         network = network_plan(client, spec, check.guest, state) if client.answered else NetworkPlan(spec)
-    faults = [of_stack(fault, "cattle") for fault in (*found, *folders)]
     # An application may ask for it by a setting of its own.
-    keys = (fault.key.replace("cattleKeyctl", stack.keyctl_key) for fault in faults)
-    return [replace(fault, key=key) for fault, key in zip(faults, keys, strict=True)], warnings, steps, network
+    own = {Subject.KEYCTL: stack.keyctl_key}
+    return [of_stack(fault, "cattle", own) for fault in (*found, *folders)], warnings, steps, network
 
 
 def judged_folders(client: Proxmox, stack: CattleStack, spec: HostMountSpec | None) -> tuple[list[Fault], list[str]]:

@@ -47,11 +47,15 @@ REMEDIES: Mapping[Subject, str] = {
 """What Pulumi and the settings add to a remedy, as a line of its own: what stands before it may be pasted."""
 
 
-def of_stack(fault: Fault, role: Literal["pet", "cattle"]) -> Fault:
-    """The fault with the setting's name, and what there is to do with that."""
+def of_stack(fault: Fault, role: Literal["pet", "cattle"], own: Mapping[Subject, str] | None = None) -> Fault:
+    """The fault with the setting's name, and what there is to do with that.
+
+    `own`: the settings by which this stack asks for what others ask for by those in KEYS.
+    """
     parts = fault.key.split(" and ")
     index = ("pet", "cattle").index(role)
-    named = {str(subject): keys[index] for subject, keys in KEYS.items()}
+    keys = {**{subject: both[index] for subject, both in KEYS.items()}, **(own or {})}
+    named = {str(subject): key for subject, key in keys.items()}
     subject = next((one for one in REMEDIES if str(one) in parts and one is not Subject.HOST_MOUNT), None)
     remedy = fault.remedy if subject is None else f"{fault.remedy}\n       {REMEDIES[subject]}"
     return replace(fault, key=" and ".join(named.get(part) or part for part in parts), remedy=remedy)
