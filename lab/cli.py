@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from lab.ports import SERVICE_PORTS
 from lab.services.source import SOURCE_CACHE, GitDaemon, ensure_source
 from pvelab import cli
 from pvelab.config import Account
+from pvelab.ending import end_with
 from pvelab.extension import Extension, Say
 from pvelab.network import Network
 from pvelab.place import Place
@@ -109,4 +109,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -3,7 +3,8 @@
 import sys
 
 from lab.instance import Lab
+from pvelab.ending import end_with
 from pvelab.pct import main
 
 if __name__ == "__main__":
-    sys.exit(main(["--lab", str(Lab.default().state_dir), *sys.argv[1:]]))
+    end_with(lambda: main(["--lab", str(Lab.default().state_dir), *sys.argv[1:]]))

@@ -223,10 +223,6 @@ def show(target: SshTarget, *command: str) -> int:
             for line in lines.end():
                 print(one_line(line), flush=True)
             return child.wait()
-        except BrokenPipeError:
-            # The reader has gone, as `head` does. Nothing must be flushed to it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + signal.SIGPIPE
         finally:
             child.terminate()
 

@@ -45,6 +45,7 @@ from provisioning.job import LargeFile, PayloadFile, sha256_of
 from provisioning.plans import PhasePlan, run_phase
 from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from proxmox.errors import Faults
+from pvelab.ending import end_with
 from pvelab.place import LabError
 from pvelab.runtime import RuntimeFault
 from settings.read import read_stack, stack_file, usable_settings
@@ -461,4 +462,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -1,40 +1,55 @@
-"""How a script ends: with its exit status, also where nobody reads its output to the end."""
+"""How a command ends: with its exit status, also where nobody reads its output to the end."""
 
 from __future__ import annotations
 
+import io
 import os
-import select
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, cast
 
 READER_GONE = 128 + 13
 """What a shell says of a program that SIGPIPE has ended."""
 
 
-def end_with(main: Callable[[], int]) -> NoReturn:
-    """Run a script's `main`, and exit with what it answers; READER_GONE when its output's reader has ended, as `head`
-    does after its lines.
+class Output(io.TextIOWrapper):
+    """Standard output that raises SystemExit when its reader has ended, as `head` does after its lines.
 
-    A broken pipe of anything else, such as a connection, is raised. SIGPIPE stays ignored: it would end the program
-    for that, too.
+    A BrokenPipeError would not do: it is an OSError, so code that expects one of a file or a connection would take
+    it for its own. SIGPIPE stays ignored, because it would end the program for a connection, too.
     """
-    try:
+
+    gone = False
+
+    def write(self, text: str) -> int:
+        with self._told():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._told():
+            super().flush()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
         try:
-            status = main()
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        if not reader_gone():
-            raise
-        # Python flushes once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = READER_GONE
-    sys.exit(status)
+            yield
+        except BrokenPipeError:
+            # What is still to be said, by a clean-up or by Python when it ends, goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            self.gone = True
+            raise SystemExit(READER_GONE) from None
 
 
-def reader_gone() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+def end_with(main: Callable[[], int]) -> NoReturn:
+    """Run a command's `main`, and exit with what it answers; READER_GONE when its output's reader has ended first."""
+    before = cast("io.TextIOWrapper", sys.stdout)
+    sys.stdout = output = Output(
+        before.buffer, before.encoding, before.errors,
+        line_buffering=before.line_buffering, write_through=before.write_through,
+    )  # fmt: skip
+    try:
+        status = main()
+    finally:
+        output.flush()
+    sys.exit(READER_GONE if output.gone else status)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from scripts.lib.ending import end_with
+
 SLOWEST = 10
 
 
@@ -22,7 +24,12 @@ def lines_of(files: list[Path]) -> list[str]:
     return [*lines, "the slowest:", *slowest] if tests else lines
 
 
-if __name__ == "__main__":
+def main() -> int:
     # The shell passes a pattern without a match as it is.
     for line in lines_of([Path(name) for name in sys.argv[1:] if Path(name).exists()]):
         print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    end_with(main)

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from scripts.lib.ending import end_with
 from tests.e2e.phase_guest import Guest, a_guest, made_of
 
 # What systemd and the services say, and which stage it ends.
@@ -64,7 +65,7 @@ def two_builds(guest: Guest) -> tuple[tuple[str, str], tuple[str, str]]:
     return found[0], found[1]
 
 
-def main() -> None:
+def main() -> int:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 4
     with (
         tempfile.TemporaryDirectory(prefix="measure-updates-") as folder,
@@ -74,7 +75,8 @@ def main() -> None:
         first, second = two_builds(guest)
         for number in range(times):
             switch(guest, *(first if number % 2 else second))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -23,6 +23,7 @@ from provisioning import errors
 from provisioning.errors import PhaseFailed, ProvisioningError
 from provisioning.ssh import CommandResult, HostKey, SshTarget
 from provisioning.terminal import LINE_LIMIT, RAW_LIMIT, Lines, one_line, visible, visible_value
+from scripts.lib.ending import READER_GONE
 
 ROOT = Path(__file__).parents[2]
 TITLE = "\x1b]0;MINE\x07"
@@ -160,9 +161,10 @@ LOGS = """
 import pathlib, sys
 from provisioning import console
 from provisioning.ssh import HostKey, SshTarget
+from scripts.lib.ending import end_with
 console.ROOT = pathlib.Path(sys.argv[1])
 target = SshTarget("192.0.2.7", HostKey.parse(sys.argv[2]), private_key_file="/keys/id")
-sys.exit(console.show(target, "journalctl", "-f"))
+end_with(lambda: console.show(target, "journalctl", "-f"))
 """
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
@@ -185,6 +187,21 @@ def test_the_log_is_fit_to_be_shown_and_its_status_is_ssh_s(tmp_path: Path) -> N
         said, _ = child.communicate(timeout=PATIENCE)
     assert said == "one\\x1b]0;MINE\\x07\ntwo\nthree\n"
     assert child.returncode == 7
+
+
+def test_a_reader_that_ends_first_ends_ssh(tmp_path: Path) -> None:
+    """`scripts/agent logs -f | head -1`."""
+    child = logs(tmp_path, "echo $$; while :; do echo more; sleep 0.05; done")
+    assert child.stdout is not None
+    try:
+        ssh = int(child.stdout.readline())
+        child.stdout.close()
+        assert child.wait(timeout=PATIENCE) == READER_GONE
+    finally:
+        child.kill()
+        child.wait(timeout=PATIENCE)
+    with pytest.raises(ProcessLookupError):
+        os.kill(ssh, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,8 +1,6 @@
 """``python -m pvelab``: the command."""
 
-import sys
-
-from pvelab.cli import main
+from pvelab.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pvelab.config import LabConfig, storages_for
+from pvelab.ending import end_with
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime, write_template
 
@@ -118,4 +119,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -17,11 +17,12 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pvelab import pct
 from pvelab.config import storages_for
 from pvelab.control import ControlError, send
+from pvelab.ending import end_with
 from pvelab.environment import environment, export_lines
 from pvelab.extension import Extension, Plain
 from pvelab.faults import KINDS, FaultControl, Rule
@@ -427,5 +428,6 @@ def _run(extension: Extension[Any], lab: Lab, options: argparse.Namespace, rest:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def command() -> NoReturn:
+    """What is installed as ``pvelab``."""
+    end_with(main)

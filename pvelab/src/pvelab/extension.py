@@ -13,7 +13,7 @@ object of it to :func:`pvelab.cli.main`::
             return {}
 
     if __name__ == "__main__":      # mine/lab.py
-        sys.exit(pvelab.cli.main(extension=WithRegistry()))
+        end_with(lambda: pvelab.cli.main(extension=WithRegistry()))
 
 One that keeps more in the state folder, or says more about itself, has a :class:`pvelab.instance.Lab` of its own, too:
 then it derives from ``Extension[ThatLab]``.

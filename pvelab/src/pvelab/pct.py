@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pvelab import guestfile
 from pvelab.access import ROOT
 from pvelab.control import ControlError, Operation, send
+from pvelab.ending import end_with
 from pvelab.errors import die
 from pvelab.instance import default_folder
 from pvelab.storages import RAW
@@ -307,4 +308,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

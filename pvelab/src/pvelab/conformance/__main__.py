@@ -1,8 +1,7 @@
 """``python -m pvelab.conformance``: the same as ``pvelab conformance``."""
 
-import sys
-
 from pvelab.conformance.command import main
+from pvelab.ending import end_with
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)
