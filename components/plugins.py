@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pulumi
+from pulumi.runtime.proto.resource_pb2 import ResourceInvokeRequest
+from pulumi.runtime.settings import get_monitor
+
+from components.naming import PROGRAM
 
 Props = dict[str, Any]
 
@@ -98,3 +102,19 @@ class RemoteCommand(pulumi.CustomResource):
         ours = pulumi.ResourceOptions.merge(_defaults("command"), opts)
         more = pulumi.ResourceOptions(additional_secret_outputs=["connection"], replace_on_changes=["triggers[*]"])
         super().__init__("command:remote:Command", name, props, pulumi.ResourceOptions.merge(ours, more))
+
+
+_asked: list[Any] = []
+"""A question that nobody holds is taken back."""
+
+
+def start_ahead() -> None:
+    """Have the engine start the server of our own resources now, as it would at the first of them.
+
+    It comes up while the program goes on. Nothing in the protocol means "start": so a function is asked for that it
+    does not have. Its refusal is nobody's business, since what is wrong with the server, the first resource tells.
+    """
+    monitor = get_monitor()
+    if monitor is not None and not _asked:
+        ours = PROGRAM.resource.partition("/")[0]
+        _asked.append(monitor.Invoke.future(ResourceInvokeRequest(tok=f"{ours}:startAhead")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,10 @@ import pulumi
 import yaml
 from pulumi.runtime.config import CONFIG, is_config_secret
 
+from components.plugins import start_ahead
 from components.state import OwnState, read_outputs, read_own_state, why_unreadable
 from proxmox.errors import Fault, Faults
+from proxmox.neighbours import AskedAhead
 from proxmox.planning import AttachSpec
 from settings.read import SECRETS, SETTINGS, read_stack, stack_file
 from settings.shared import completed, correct_in, full, shared_config
@@ -87,12 +89,17 @@ def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
 
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
-    pet = declare_pet("pet", stack, read_own_state(stack.claim))
+    pet = declare_pet("pet", stack, read_own_state(stack.claim), answered=start_ahead)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
-def declare_pet(name: str, stack: PetStack, state: OwnState, **more: Any) -> PetStorage:
-    """Check a pet's surroundings, then declare it. ``more``: as the component takes it."""
+def declare_pet(
+    name: str, stack: PetStack, state: OwnState, *, answered: Callable[[], object] = tuple, **more: Any
+) -> PetStorage:
+    """Check a pet's surroundings, then declare it.
+
+    ``answered``: called once Proxmox has answered, with much still to be asked; ``more``: as the component takes it.
+    """
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
     from components.preflight import chosen_template, judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
 
@@ -100,7 +107,7 @@ def declare_pet(name: str, stack: PetStack, state: OwnState, **more: Any) -> Pet
     _refuse(stack, pet_place_faults(stack, state))
     stack = stack.model_copy(update={"template": chosen_template(stack, state)})
     check = pet_check(stack, state)
-    faults, warnings, network = judge_pet(stack, check, state)
+    faults, warnings, network = judge_pet(stack, check, state, answered)
     _refuse(stack, faults)
     _warn([*warnings, *network.warnings(stack.pet.vmid)])
     return PetStorage(name, stack, check.volumes, there=network.there, **more)
@@ -119,7 +126,7 @@ def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:
     build = build_stack(stack)
     build = build.model_copy(update={"cattle": build.cattle.model_copy(update={"vmid": vmid})})
     check = cattle_check(build, state, owner=None, volid=None, keys=keys)
-    faults, warnings, _, network = judge_cattle(build, check, state)
+    faults, warnings, _, network = judge_cattle(build, check, state, start_ahead)
     _refuse(stack, [replace(fault, key=fault.key.replace("cattleVmid", "imageVmid")) for fault in faults])
     _warn([*warnings, *network.warnings(vmid)])
     return GoldenTemplate("image", stack, keys).exports
@@ -130,7 +137,8 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
     if stack.cattle.volume:
         pet = pet_outputs(stack)
         owner, volid = int(pet["vmid"]), _volume_of(pet, stack)["volid"]
-    return declare_cattle("cattle", stack, read_own_state(stack.claim), owner=owner, volid=volid).exports
+    state = read_own_state(stack.claim)
+    return declare_cattle("cattle", stack, state, owner=owner, volid=volid, answered=start_ahead).exports
 
 
 def declare_cattle(
@@ -141,12 +149,16 @@ def declare_cattle(
     owner: int | None,
     volid: str | None,
     later: pulumi.Output[str] | None = None,
+    answered: Callable[[], object] = tuple,
     **more: Any,
 ) -> Cattle:
     """Check a cattle's surroundings, then declare it.
 
-    ``later``: the volume, where it is yet to be made, and nothing is known of it; ``more``: as the component takes it.
+    ``later``: the volume, where it is yet to be made, and nothing is known of it; ``answered``, ``more``: as with
+    `declare_pet`.
     """
+    # Nobody answers there, as it should be, and that takes a second to know.
+    answer = AskedAhead(None if state.vmid else stack.cattle.network.static_ip)
     from components.cattle import Cattle  # noqa: PLC0415
     from components.preflight import (  # noqa: PLC0415
         cattle_check,
@@ -165,7 +177,7 @@ def declare_cattle(
     golden, golden_faults = golden_template(stack, state, keys)
     check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys, golden=golden)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
-    faults, warnings, folders, network = judge_cattle(stack, check, state)
+    faults, warnings, folders, network = judge_cattle(stack, check, state, answered, answer)
     vmid = stack.cattle.vmid
     lost = network.faults(vmid, stack.connection.node)
     _refuse(stack, [*key_faults, *golden_faults, *home_faults(stack, keys, state), *faults, *lost])

@@ -13,8 +13,10 @@ import selectors
 import socket
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 PORTS = (22, 80, 443, 8006)
 NOBODYS_PORT = 1
@@ -42,6 +44,29 @@ def answer_of(address: str, seconds: float = SECONDS) -> str | None:
     before = neighbour(address, _arp_table())
     outcomes = _knock(address, seconds)
     return judge(outcomes, before, neighbour(address, _arp_table()))
+
+
+class AskedAhead:
+    """`answer_of` one address, asked when this is made: whoever wants the answer has other work until then.
+
+    Another address is asked when it is wanted; None: there is none to ask ahead.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        # Not a pool: Python would wait for its thread at the end, and so would who is told a fault.
+        self._found: Future[str | None] = Future()
+        if address is not None:
+            Thread(target=self._ask, args=(address,), daemon=True).start()
+
+    def _ask(self, address: str) -> None:
+        try:
+            self._found.set_result(answer_of(address))
+        except Exception as error:
+            self._found.set_exception(error)
+
+    def __call__(self, address: str) -> str | None:
+        return self._found.result() if address == self._address else answer_of(address)
 
 
 def judge(outcomes: Mapping[int, int], before: Neighbour | None, after: Neighbour | None) -> str | None:

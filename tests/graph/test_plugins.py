@@ -10,7 +10,9 @@ import pulumi_proxmoxve as proxmoxve
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from components.plugins import ContainerLegacy, ProxmoxProvider, RemoteCommand
+from components import plugins
+from components.claim import Claim
+from components.plugins import ContainerLegacy, ProxmoxProvider, RemoteCommand, start_ahead
 
 if TYPE_CHECKING:
     from tests.graph.conftest import Declare
@@ -135,3 +137,37 @@ def test_the_command(declare: Declare, logging: Literal["stderr"] | None) -> Non
         ),
     )
     assert ours == theirs
+
+
+# --- the server of our own resources ---
+
+
+class Monitor:
+    """Stands for the engine: what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.Invoke = self
+
+    def future(self, request: Any) -> object:
+        self.asked.append(request)
+        return object()
+
+
+def test_our_server_is_started_once_and_is_the_one_of_the_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine takes the package from a type, and a provider of its own for each version that is asked for."""
+    monitor = Monitor()
+    monkeypatch.setattr(plugins, "_asked", [])
+    monkeypatch.setattr(plugins, "get_monitor", lambda: monitor)
+    start_ahead()
+    start_ahead()
+    (request,) = monitor.asked
+    assert request.tok.split(":")[0] == Claim.prefix.split(":")[0]
+    assert (request.version, request.provider, request.pluginDownloadURL) == ("", "", "")
+
+
+def test_without_an_engine_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_asked", [])
+    monkeypatch.setattr(plugins, "get_monitor", lambda: None)
+    start_ahead()
+    assert plugins._asked == []

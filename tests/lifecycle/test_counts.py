@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -58,3 +59,13 @@ def test_a_run_without_changes_asks_no_more_than_it_did(with_both: Site) -> None
     with_both.preview("cattle")
     assert len(with_both.sent) <= REQUESTS, [str(request) for request in with_both.sent]
     assert with_both.writes == []
+
+
+def test_a_state_has_no_provider_that_nothing_uses(with_both: Site) -> None:
+    """Our server is asked for ahead of the resources: it has to be the one that they name."""
+    for stack in ("pet", "cattle"):
+        resources = json.loads(with_both.command("stack", "export", "--stack", stack))["deployment"]["resources"]
+        made = {one["urn"] for one in resources if one["type"].startswith("pulumi:providers:")}
+        used = {one["provider"].rpartition("::")[0] for one in resources if "provider" in one}
+        # The engine's own, which tells of other stacks' outputs.
+        assert {urn for urn in made - used if "::pulumi:providers:pulumi::" not in urn} == set()

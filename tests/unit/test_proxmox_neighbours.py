@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from proxmox import neighbours
-from proxmox.neighbours import NOBODYS_PORT, Neighbour, _knock, answer_of, judge, neighbour, resolved
+from proxmox.neighbours import NOBODYS_PORT, AskedAhead, Neighbour, _knock, answer_of, judge, neighbour, resolved
 
 # As the kernel writes it (Documentation of /proc/net/arp): 0x2 complete, 0x0 no answer yet.
 TABLE = """\
@@ -99,3 +100,55 @@ def test_silence_ends_in_time() -> None:
 def test_a_host_is_resolved_and_none_that_is_unknown() -> None:
     assert resolved("127.0.0.1") == {"127.0.0.1"}
     assert resolved("no-such-host.invalid") == frozenset()
+
+
+# --- asked ahead ---
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that are asked; each answers with its own name."""
+    seen: list[str] = []
+
+    def answer(address: str) -> str | None:
+        seen.append(address)
+        return f"{address} answers"
+
+    monkeypatch.setattr(neighbours, "answer_of", answer)
+    return seen
+
+
+def test_an_address_is_asked_before_its_answer_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, told = threading.Event(), threading.Event()
+
+    def answer(_address: str) -> str | None:
+        begun.set()
+        assert told.wait(60)
+        return None
+
+    monkeypatch.setattr(neighbours, "answer_of", answer)
+    ahead = AskedAhead("192.0.2.5")
+    assert begun.wait(60), "nobody was asked yet"
+    told.set()
+    assert ahead("192.0.2.5") is None
+
+
+def test_what_was_asked_ahead_is_not_asked_again(asked: list[str]) -> None:
+    ahead = AskedAhead("192.0.2.5")
+    assert [ahead("192.0.2.5"), ahead("192.0.2.5")] == ["192.0.2.5 answers"] * 2
+    assert asked == ["192.0.2.5"]
+
+
+@pytest.mark.parametrize("first", [None, "192.0.2.5"])
+def test_another_address_is_asked_when_it_is_wanted(first: str | None, asked: list[str]) -> None:
+    assert AskedAhead(first)("192.0.2.9") == "192.0.2.9 answers"
+    assert asked[-1] == "192.0.2.9"
+
+
+def test_who_wants_the_answer_gets_the_trouble_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_address: str) -> str | None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(neighbours, "answer_of", fails)
+    with pytest.raises(OSError, match="Too many open files"):
+        AskedAhead("192.0.2.5")("192.0.2.5")
