@@ -300,6 +300,8 @@ class Proxmox:
             _ANSWERED.add(self.connection.endpoint)
             raise _api_error(shown, error) from None
         except transport.Untrusted as error:
+            if isinstance(_innermost(error), ssl.SSLEOFError):
+                raise _RetryError(self._unreachable(shown, _cause(error)), locked=False) from None
             raise self._untrusted(error) from None
         except transport.Redirected:
             raise self._unreachable(shown, "the server redirects to another address") from None
@@ -793,8 +795,8 @@ def _task_name(upid: str) -> str:
     return f"{parts[5]} of {parts[6]} on {parts[1]}" if parts[6] else f"{parts[5]} on {parts[1]}"
 
 
-def _cause(error: BaseException) -> str:
-    """The innermost reason of a network error, without object addresses, URLs or bodies."""
+def _innermost(error: BaseException) -> BaseException:
+    """The error that a network error began with."""
     seen: BaseException = error
     while True:
         inner = seen.__cause__ or seen.__context__
@@ -804,10 +806,17 @@ def _cause(error: BaseException) -> str:
         if inner is None and isinstance(reason, BaseException):
             inner = reason
         if inner is None or inner is seen:
-            break
+            return seen
         seen = inner
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason of a network error, without object addresses, URLs or bodies."""
+    seen = _innermost(error)
     if isinstance(seen, ssl.SSLCertVerificationError):
         return seen.verify_message
+    if isinstance(seen, ssl.SSLEOFError):
+        return "the connection was closed during the TLS handshake"
     if isinstance(seen, TimeoutError):
         return "no answer in time"
     if isinstance(seen, OSError) and seen.strerror:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +41,7 @@ from proxmox.rights import grant_commands
 from pvelab.config import LabConfig
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime
+from tests.listening import end_listening
 
 TEMPLATE = "local:vztmpl/debian-12.tar.zst"
 PET = PetCheck(
@@ -116,6 +119,31 @@ def test_a_ca_file_and_a_fingerprint_prove_the_server(lab: LabServer, tmp_path: 
         with Proxmox(connection(lab, **more), QUICK) as client, pytest.raises(TlsUntrusted, match="not proved") as told:
             client.version()
         assert len(str(told.value).splitlines()) == 3
+
+
+def test_a_handshake_that_is_closed_proves_nothing_and_is_tried_again(lab: LabServer) -> None:
+    """A tunnel whose other end is gone, or a pveproxy that restarts: nobody has shown a certificate."""
+    accepted: list[bytes] = []
+
+    def hang_up(listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            with sock:
+                accepted.append(sock.recv(65536))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=hang_up, args=(listener,), daemon=True)
+        thread.start()
+        endpoint = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        more = {"PROXMOX_VE_ENDPOINT": endpoint, "PROXMOX_VE_CA_FILE": str(lab.ca_file)}
+        with Proxmox(connection(lab, **more), replace(QUICK, retry=1)) as client, pytest.raises(Unreachable) as told:
+            client.version()
+        end_listening(listener, thread)
+    assert "closed during the TLS handshake" in str(told.value)
+    assert len(accepted) > 1
 
 
 def test_certificates_of_the_environment_do_not_widen_the_trust(
