@@ -16,6 +16,7 @@ import io
 import re
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -436,8 +437,7 @@ class SshConnection:
     def _run(self, command: str, stdin: IO[bytes] | bytes | None, deadline: float) -> CommandResult:
         channel = self._transport.open_session(timeout=_left(deadline))
         try:
-            channel.settimeout(_left(deadline))
-            channel.exec_command(command)
+            _ask(channel, command, deadline)
             if stdin is not None:
                 stream = io.BytesIO(stdin) if isinstance(stdin, bytes) else stdin
                 while chunk := stream.read(_CHUNK):
@@ -470,6 +470,20 @@ class SshConnection:
     def close(self) -> None:
         with contextlib.suppress(Exception):
             self._client.close()
+
+
+def _ask(channel: paramiko.Channel, command: str, deadline: float) -> None:
+    """Have the server begin the command. paramiko waits for its answer without an end, unless the channel is closed."""
+    end = threading.Timer(_left(deadline), channel.close)
+    end.daemon = True
+    end.start()
+    try:
+        channel.exec_command(command)
+    except _ssh_exception():
+        _left(deadline)
+        raise
+    finally:
+        end.cancel()
 
 
 def _left(deadline: float) -> float:

@@ -57,6 +57,8 @@ class Server:
     allowed: set[bytes] = field(default_factory=set)
     handshakes: int = 0
     commands: list[str] = field(default_factory=list)
+    silent: threading.Event | None = None
+    """While it is not set, a command that was asked for gets no answer."""
 
     def __post_init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -98,6 +100,8 @@ class _Session(paramiko.ServerInterface):
         return paramiko.common.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        if self.server.silent is not None:
+            self.server.silent.wait(60)
         threading.Thread(target=self._execute, args=(channel, command.decode()), daemon=True).start()
         return True
 
@@ -284,6 +288,16 @@ def test_streams_status_and_input_come_through(server: Server, client_key: Path)
         assert (result.status, result.stderr) == (3, b"words\n")
         large = connection.run("head -c 5000000 /dev/zero; head -c 3000000 /dev/zero >&2")
         assert (len(large.stdout), len(large.stderr)) == (5_000_000, 3_000_000)
+
+
+def test_a_server_that_does_not_answer_a_command_is_a_cut(server: Server, client_key: Path) -> None:
+    with contextlib.closing(connect(target_of(server, client_key))) as connection:
+        server.silent = threading.Event()
+        began = time.monotonic()
+        with pytest.raises(ConnectionCut, match="fell silent"):
+            connection.run("true", timeout_s=0.5)
+        assert time.monotonic() - began < 5
+        server.silent.set()
 
 
 def test_a_command_that_falls_silent_is_a_cut(server: Server, client_key: Path) -> None:
