@@ -303,7 +303,7 @@ def _trust_fault(connection: Connection, env: Mapping[str, str], reason: str) ->
         remedy = f"export SSL_CERT_FILE='{connection.ca_file}'   (the system's directories stay in use)"
     else:
         remedy = (
-            f"the plugin cannot compare fingerprints: scripts/trust {connection.host}:{connection.port} FINGERPRINT "
+            f"the plugin cannot compare fingerprints: scripts/trust {connection.endpoint} FINGERPRINT "
             "saves the certificate that has it and prints the line to export; leave the fingerprint out then"
         )
     return Fault("SSL_CERT_FILE", env.get("SSL_CERT_FILE", ""), rule, remedy)

@@ -28,7 +28,7 @@ from dotenv import dotenv_values
 from proxmox.connection import DEFAULT_PORT, ENVIRONMENT, Connection, check_plugin_trust
 from proxmox.errors import Fault, Faults, ProxmoxError
 from scripts.lib.ending import end_with
-from scripts.lib.trust import TrustError, certificate_of, fingerprint_of, save
+from scripts.lib.trust import TrustError, certificate_of, endpoint_of, fingerprint_of, save
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = ENVIRONMENT["apiToken"]
@@ -313,19 +313,6 @@ def quoted(value: str) -> str:
     """A value as the file `env` has it."""
     plain = re.fullmatch(r"[\w@%+=:,./~-]*", value)
     return value if plain else "'" + re.sub(r"([\\'])", r"\\\1", value) + "'"
-
-
-def endpoint_of(text: str) -> str:
-    """``https://HOST:PORT`` of a host, a host with a port, or an address. Raises EnvError."""
-    parts = urlsplit(text if "://" in text else f"https://{text}")
-    try:
-        port = parts.port or DEFAULT_PORT
-    except ValueError:
-        port = 0
-    if parts.scheme != "https" or not parts.hostname or not port or parts.username:
-        raise EnvError(f"{text} is no address of a Proxmox API: write it like https://192.168.1.10:8006")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"https://{host}:{port}"
 
 
 def answer(question: str, instead: str) -> str:

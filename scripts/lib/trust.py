@@ -9,15 +9,29 @@ import shlex
 import ssl
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from proxmox.connection import DEFAULT_PORT
 from scripts.lib.ending import end_with
 
-DEFAULT_PORT = 8006
 TIMEOUT = 10.0
 
 
 class TrustError(Exception):
-    """There is no certificate, or it has another fingerprint."""
+    """The address is none, there is no certificate, or it has another fingerprint."""
+
+
+def endpoint_of(text: str) -> str:
+    """``https://HOST:PORT`` of a host, a host with a port, or an address. Raises TrustError."""
+    parts = urlsplit(text if "://" in text else f"https://{text}")
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        port = 0
+    if parts.scheme != "https" or not parts.hostname or not port or parts.username:
+        raise TrustError(f"{text} is no address of a Proxmox API: write it like https://192.168.1.10:8006")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"https://{host}:{port}"
 
 
 def certificate_of(host: str, port: int) -> str:
@@ -53,18 +67,19 @@ def main() -> int:
     parser.add_argument("address", metavar="HOST[:PORT]")
     parser.add_argument("fingerprint", nargs="?", help="SHA-256, as `pvenode cert info` shows it")
     options = parser.parse_args()
-    host, _, port = options.address.removeprefix("https://").rstrip("/").partition(":")
     try:
+        place = urlsplit(endpoint_of(options.address))
+        host = place.hostname or ""
         base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         file = base / "hermes-homelab" / f"{host}.pem"
-        pem = certificate_of(host, int(port or DEFAULT_PORT))
+        pem = certificate_of(host, place.port or DEFAULT_PORT)
         if options.fingerprint is None:
             print(f"The certificate of {host} has the SHA-256 fingerprint\n  {fingerprint_of(pem)}")
             print("Compare it with what `pvenode cert info` shows on the node, then:")
             print(f"  scripts/trust {options.address} FINGERPRINT")
             return 0
         save(pem, options.fingerprint, file)
-    except (TrustError, ValueError, RuntimeError) as error:
+    except (TrustError, OSError, ValueError, RuntimeError) as error:
         print(f"trust: {error}", file=sys.stderr)
         return 1
     print(f"export PROXMOX_VE_CA_FILE={shlex.quote(str(file))}")

@@ -18,7 +18,7 @@ from pvelab.config import LabConfig
 from pvelab.server import LabServer
 from pvelab.simulated import SimulatedRuntime
 from scripts.lib.env import Home, faults_of
-from scripts.lib.trust import certificate_of, fingerprint_of
+from scripts.lib.trust import TrustError, certificate_of, endpoint_of, fingerprint_of
 from tests.bucket import Bucket, running
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,25 @@ def shell(script: str, home: Path, *words: str, given: str = "", **more: str) ->
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("pve", "https://pve:8006"),
+        ("192.0.2.1:443", "https://192.0.2.1:443"),
+        ("https://[2001:db8::1]/", "https://[2001:db8::1]:8006"),
+        ("[2001:db8::1]:443", "https://[2001:db8::1]:443"),
+    ],
+)
+def test_an_address_is_written_in_many_ways(text: str, endpoint: str) -> None:
+    assert endpoint_of(text) == endpoint
+
+
+@pytest.mark.parametrize("text", ["", "2001:db8::1", "pve:x", "http://pve", "root@pve"])
+def test_what_is_no_address_is_told(text: str) -> None:
+    with pytest.raises(TrustError, match="is no address of a Proxmox API"):
+        endpoint_of(text)
 
 
 def begun(env: Env, node: LabServer, *words: str) -> subprocess.CompletedProcess[str]:

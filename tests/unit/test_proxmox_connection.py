@@ -230,7 +230,7 @@ def test_a_name_that_the_certificate_does_not_have_is_told(ca: trustme.CA, ca_fi
 
 def test_a_fingerprint_is_of_no_use_to_the_plugin(ca: trustme.CA) -> None:
     connection = Connection.from_sources(ENV | {"PROXMOX_VE_FINGERPRINT": PRINT}, {})
-    assert "scripts/trust 192.0.2.10:8006 FINGERPRINT" in trust(connection, {}, Handshake(ca, "192.0.2.10"))[0]
+    assert "scripts/trust https://192.0.2.10:8006 FINGERPRINT" in trust(connection, {}, Handshake(ca, "192.0.2.10"))[0]
 
 
 def test_an_insecure_plugin_and_a_silent_server_are_no_faults(ca: trustme.CA) -> None:
