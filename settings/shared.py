@@ -30,19 +30,28 @@ def full(key: str, project: str) -> str:
     return key if ":" in key else f"{project}:{key}"
 
 
-def shared_config(stack_file: Path, project: str) -> dict[str, Any]:
-    """The `config` block of the file beside a stack's file; empty where there is none. Raises Faults."""
-    file = stack_file.with_name(NAME)
+def config_of(file: Path) -> dict[str, Any]:
+    """The `config` block of a stack's file, or of the one beside it. Raises Faults; FileNotFoundError if it is gone."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        found = {full(str(key), project): value for key, value in (content.get("config") or {}).items()}
+        return {str(key): value for key, value in (content.get("config") or {}).items()}
     except FileNotFoundError:
-        return {}
+        raise
     except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
         # The parser's words show the line, which may hold anything.
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark is not None else ""
-        raise _refused([Fault(str(file), "", f"can't be read as a stack's settings{where}", _LIKE)]) from None
+        fault = Fault(str(file), "", f"can't be read as a stack's settings{where}", _LIKE)
+        raise _refused([fault], file.name) from None
+
+
+def shared_config(stack_file: Path, project: str) -> dict[str, Any]:
+    """The `config` block of the file beside a stack's file; empty where there is none. Raises Faults."""
+    try:
+        content = config_of(stack_file.with_name(NAME))
+    except FileNotFoundError:
+        return {}
+    found = {full(key, project): value for key, value in content.items()}
     own = {key.removeprefix(f"{project}:"): value for key, value in found.items() if key.startswith(f"{project}:")}
     faults = [_fault(key, value) for key, value in own.items() if key in OF_ONE_STACK | OF_THE_SHELL | SECRETS]
     if faults:
@@ -63,8 +72,8 @@ def _fault(key: str, value: object) -> Fault:
     return Fault(key, str(value), f"is not read from {NAME}: the provider plugin would not have it", remedy)
 
 
-def _refused(faults: list[Fault]) -> Faults:
-    return Faults(faults, what=f"The settings in {NAME} can't be used")
+def _refused(faults: list[Fault], file: str = NAME) -> Faults:
+    return Faults(faults, what=f"The settings in {file} can't be used")
 
 
 def correct_in(stack: str) -> str:

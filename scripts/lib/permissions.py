@@ -7,8 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-import yaml
-
 from components.preflight import cattle_check, pet_check
 from components.state import OwnState
 from proxmox.connection import TOKEN_ID
@@ -18,7 +16,7 @@ from proxmox.rights import Right, grant_commands
 from scripts.lib.ending import end_with
 from settings.pet import PetSettings
 from settings.read import OF_APPLICATIONS, SECRETS, read_stack
-from settings.shared import NAME, shared_config, with_shared
+from settings.shared import NAME, config_of, shared_config, with_shared
 from settings.stack import NO_APPLICATION, CattleStack, PetStack
 
 PREFIX = "hermes-homelab:"
@@ -32,8 +30,7 @@ NOBODY = {
 
 def stack_of(file: Path, environment: dict[str, str]) -> PetStack | CattleStack:
     """The settings of a stack's file, without its application's: no right depends on those. Raises Faults."""
-    own = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("config") or {}
-    config = with_shared(own, shared_config(file, PREFIX.removesuffix(":")), PREFIX.removesuffix(":"))
+    config = with_shared(config_of(file), shared_config(file, PREFIX.removesuffix(":")), PREFIX.removesuffix(":"))
     given = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
     ours = {key: value for key, value in given.items() if key not in (OF_APPLICATIONS | SECRETS)}
     encrypted = [key for key, value in ours.items() if isinstance(value, dict) and value.keys() == {"secure"}]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import http.client
 import json
 import os
 import re
@@ -507,7 +508,7 @@ def ask(method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         if error.code == 403 and method == "PATCH":
             return None
         raise PreviewError(f"{method} {path} was refused: {error.code} {error.reason}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise PreviewError(f"{method} {path}: {getattr(error, 'reason', error)}") from None
 
 

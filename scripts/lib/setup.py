@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import http.client
 import importlib.util
 import os
 import platform
@@ -18,7 +19,6 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -420,7 +420,7 @@ def download(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:  # noqa: S310 - https, from toolchain.toml
             body: bytes = answer.read()
             return body
-    except (urllib.error.URLError, TimeoutError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise SetupError(f"{url}: {getattr(error, 'reason', error)}") from None
 
 

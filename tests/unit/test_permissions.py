@@ -54,3 +54,9 @@ def test_what_a_right_depends_on_must_not_be_encrypted(tmp_path: Path) -> None:
 def test_a_wrong_key_of_ours_is_still_a_fault(tmp_path: Path) -> None:
     with pytest.raises(Faults, match="cattleVmdi"):
         stack_of(written(tmp_path, "config:\n  hermes-homelab:cattleVmdi: 7\n"), {})
+
+
+@pytest.mark.parametrize("text", ["config: {a: b: c}", "- canary\n", "config: canary\n"])
+def test_a_file_that_can_not_be_read_is_a_fault(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Faults, match=r"(?s)Pulumi\.cattle-x\.yaml can't be used.*can't be read as a stack's settings"):
+        stack_of(written(tmp_path, text), {})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,6 +22,7 @@ from scripts.lib.preview import (
     UNTOUCHED,
     Change,
     Found,
+    PreviewError,
     Row,
     comment,
     details,
@@ -422,3 +425,13 @@ def test_only_our_own_comment_is_updated(
     with forge(comments, monkeypatch) as wrote:
         write_comment(7, f"{MARKER}\nnew")
     assert wrote == [(*expected, {"body": f"{MARKER}\nnew"})]
+
+
+def test_an_answer_that_is_cut_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*_: Any, **__: Any) -> None:
+        raise http.client.IncompleteRead(b"abc", 97)
+
+    with forge([], monkeypatch):
+        monkeypatch.setattr(urllib.request, "urlopen", cut)
+        with pytest.raises(PreviewError, match="3 bytes read, 97 more expected"):
+            write_comment(7, f"{MARKER}\nnew")

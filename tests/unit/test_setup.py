@@ -7,9 +7,11 @@ import importlib.util
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +77,22 @@ def test_when_no_place_serves_the_error_names_each_and_what_to_do(setup: ModuleT
     text = str(caught.value)
     for part in ("PATH: no pulumi there", "/srv/archives: disk full", "Name or service not known", "Put pulumi.tar.gz"):
         assert part in text
+
+
+def test_a_download_that_is_cut_is_told(setup: ModuleType) -> None:
+    def answer() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(65536)
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/pulumi.tar.gz"
+        with pytest.raises(setup.SetupError, match=r"pulumi\.tar\.gz: .*3 bytes read, 97 more expected"):
+            setup.download(url)
+        thread.join(10)
 
 
 PINS: dict[str, Any] = {
