@@ -111,7 +111,10 @@ def require_node(shell: HostShell, node: str) -> None:
 
 def read_fstab(shell: HostShell) -> tuple[str, ...]:
     """Where the node's fstab mounts disks. findmnt ends with 1 when there is nothing; blanks are written as \\x20."""
-    answer = shell.run("findmnt --fstab --noheadings --raw --output TARGET")
+    command = "findmnt --fstab --noheadings --raw --output TARGET"
+    answer = shell.run(command)
+    if answer.status > 1:
+        raise _failed(command, answer)
     lines = answer.stdout.decode("utf-8", "replace").splitlines()
     targets = [re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), line.strip()) for line in lines]
     return tuple(target for target in targets if target.startswith("/"))
@@ -260,7 +263,7 @@ def prove_host_mounts(client: Proxmox, shell: HostShell, spec: HostMountSpec, re
                 f"{mount.source} is mounted there; the container says: {told}",
                 f"see on node {spec.node}: ls -ldn {shlex.quote(mount.source)} "
                 f"(expected owner {spec.owner_of(mount)[0]}); "
-                f"pct exec {spec.vmid} -- findmnt {mount.path}",
+                f"pct exec {spec.vmid} -- findmnt {shlex.quote(mount.path)}",
             )
         report(f"CT {spec.vmid}: {mount.path} is {'readable' if mount.read_only else 'writable'} from inside")
 

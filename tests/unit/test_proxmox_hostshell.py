@@ -110,6 +110,8 @@ def test_the_fstab_is_read_as_it_is_written() -> None:
     told = b"/\nnone\n/media/my\\x20disk\n"
     assert read_fstab(Shell({"findmnt": Answer(stdout=told)})) == ("/", "/media/my disk")
     assert read_fstab(Shell({"findmnt": Answer(1)})) == ()
+    with pytest.raises(NodeShellFailed, match="status 127"):
+        read_fstab(Shell({"findmnt": Answer(127)}))
 
 
 def test_without_a_shell_the_commands_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
