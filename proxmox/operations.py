@@ -24,7 +24,6 @@ from proxmox.planning import (
     plan_attach,
     plan_detach,
     plan_power,
-    plan_protection,
     plan_volume,
     plan_volume_removal,
 )
@@ -128,13 +127,6 @@ def _stored(client: Proxmox, node: str, volid: str) -> VolumeFacts | None:
     if is_allocation(volid) or not storage_of(volid) or owner_of(volid) is None:
         return None
     return read_volume(client, node, volid)
-
-
-def ensure_protection(client: Proxmox, vmid: int, report: Report = silent) -> None:
-    """Protection on. A guest that is gone needs none."""
-    pet = read_guest(client, vmid)
-    if pet is not None:
-        execute(client, plan_protection(pet), report)
 
 
 def preview_removal(client: Proxmox, vmid: int, volid: str, confirmed_volid: str | None) -> tuple[Step, ...]:

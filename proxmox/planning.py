@@ -762,11 +762,6 @@ def plan_power(guest: GuestFacts | None, spec: PowerSpec, cluster: ClusterFacts 
     return (Start(guest.vmid, guest.node),)
 
 
-def plan_protection(pet: GuestFacts) -> tuple[Step, ...]:
-    """Protection on."""
-    return () if pet.protected else (Protect(pet.vmid, pet.node),)
-
-
 def plan_volume_removal(
     pet: GuestFacts | None, cluster: ClusterFacts, vmid: int, volid: str, confirmed_volid: str | None
 ) -> tuple[Step, ...]:
@@ -780,7 +775,7 @@ def plan_volume_removal(
         return ()
     references = pet.references(volid)
     if not references:
-        return plan_protection(pet)
+        return () if pet.protected else (Protect(pet.vmid, pet.node),)
     if confirmed_volid != volid:
         raise DeletionNotConfirmed(
             f"The volume {volid} is not deleted",

@@ -15,7 +15,7 @@ import pytest
 
 from proxmox.client import Proxmox
 from proxmox.errors import Refusal
-from proxmox.operations import attach, detach, ensure_power, ensure_protection, ensure_volume
+from proxmox.operations import attach, detach, ensure_power, ensure_volume
 from proxmox.planning import AttachSpec, DetachSpec, PowerSpec, VolumeSpec
 from tests.lifecycle.proxmox_cuts import KilledError, Lab
 
@@ -82,9 +82,6 @@ class History:
     def power(self) -> Callable[[Proxmox], object]:
         running = self.random.random() < 0.5
         return lambda cut: ensure_power(cut, PowerSpec(self.pet, running))
-
-    def protect(self) -> Callable[[Proxmox], object]:
-        return self.pets(lambda cut: ensure_protection(cut, self.pet))
 
     def pets(self, operation: Callable[[Proxmox], object]) -> Callable[[Proxmox], object]:
         self.of_pet.add(operation)
@@ -153,7 +150,7 @@ class History:
             assert len(writers) <= 1, f"{writers} write to {volid}"
 
     def run(self, client: Proxmox) -> None:
-        acts = (self.allocate, self.attach, self.attach, self.detach, self.power, self.protect)
+        acts = (self.allocate, self.attach, self.attach, self.detach, self.power)
         if self.random.random() < 0.9:
             ensure_volume(client, self.wish("one"))
         for _ in range(STEPS):

@@ -11,7 +11,6 @@ from proxmox.operations import (
     attach,
     detach,
     ensure_power,
-    ensure_protection,
     ensure_volume,
     preview_removal,
     preview_volume,
@@ -90,7 +89,6 @@ def test_without_a_pet_there_is_nothing_to_make_a_volume_on() -> None:
         ensure_volume(client, WISH)
     assert read_volume_state(client, 999, DISK) is None
     assert read_attachment(client, 105, "mp0") is None
-    ensure_protection(client, 999)
     detach(client, DetachSpec(105, DISK))
     assert preview_removal(client, 999, DISK, None) == ()
     with pytest.raises(errors.GuestMissing):
@@ -146,9 +144,3 @@ def test_a_guest_without_volumes_is_started_without_reading_the_others() -> None
     ensure_power(there.client(), PowerSpec(105))
     assert there.count("POST") == 1
     assert not any("999" in asked.path for asked in there.asked)
-
-
-def test_protection_that_is_on_is_left_alone() -> None:
-    there = server()
-    ensure_protection(there.client(), 999)
-    assert there.count("PUT") == 0

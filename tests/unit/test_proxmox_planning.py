@@ -33,7 +33,6 @@ from proxmox.planning import (
     plan_attach,
     plan_detach,
     plan_power,
-    plan_protection,
     plan_volume_removal,
     prove_sole,
 )
@@ -70,12 +69,6 @@ def power(state: Model, _cluster: dict[str, Any], **given: Any) -> tuple[Step, .
     return plan_power(state.guest(spec.vmid), spec, state.cluster() if len(state.guests) > 1 else None)
 
 
-def protection(state: Model, _cluster: dict[str, Any]) -> tuple[Step, ...]:
-    pet = state.guest(999)
-    assert pet is not None
-    return plan_protection(pet)
-
-
 def removal(
     state: Model, _cluster: dict[str, Any], volid: str = DISK, confirmed: str | None = DISK
 ) -> tuple[Step, ...]:
@@ -87,7 +80,6 @@ PLANNERS: dict[str, Callable[..., tuple[Step, ...]]] = {
     "attach": attach,
     "detach": detach,
     "power": power,
-    "protection": protection,
     "removal": removal,
 }
 KEYS = "guests volumes cluster spec steps volume then formatted freed refused says why remedy holders"

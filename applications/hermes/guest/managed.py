@@ -30,7 +30,6 @@ from provisioning.guest.words import command, names, said
 from provisioning.guest.words import name as shown
 
 UNKNOWN = STATE / "unknown-keys.json"
-# On the volume, so that they outlive the container: what clients and browsers hold against us.
 
 
 # ---- values that are made once --------------------------------------------------------------------------------------

@@ -120,7 +120,6 @@ class Identity:
     """Who asks. ``authid`` is ``user@realm`` or ``user@realm!token``."""
 
     authid: str
-    by_ticket: bool = False
 
     @property
     def user(self) -> str:
@@ -285,7 +284,7 @@ class Access:
         good = hmac.compare_digest(signature, self._sign(plain)) and -300 < age < TICKET_LIFETIME
         if not good or user is None or not self._active(user.enable, user.expire):
             raise AuthenticationError("permission denied - invalid PVE ticket")
-        return Identity(userid, by_ticket=True)
+        return Identity(userid)
 
     def check_csrf(self, identity: Identity, token: str) -> None:
         stamp, _, signature = token.partition(":")
