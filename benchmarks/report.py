@@ -39,18 +39,21 @@ PHASES = {"warm": "plain template", "golden": "golden template", "peer-up": "pee
 class Figures:
     """Of one kind of run, a figure a round.
 
+    ``cpu``: CPU seconds of the engine and what it waited for; ``machine``: those of all cores, guests and lab included;
     ``phases``: seconds by the resource's name; ``offline``: seconds without an answer of the agent; ``cost``: counts.
     """
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    machine: list[float] = field(default_factory=list)
     offline: list[float] = field(default_factory=list)
     phases: dict[str, list[float]] = field(default_factory=dict)
     cost: Cost | None = None
 
-    def add(self, run: Run, offline: float | None = None) -> None:
+    def add(self, run: Run, machine: float, offline: float | None = None) -> None:
         self.seconds.append(round(run.seconds, 2))
         self.cpu.append(round(run.cpu, 2))
+        self.machine.append(round(machine, 2))
         if offline is not None:
             self.offline.append(round(offline, 2))
         for span in run.spans:
@@ -60,11 +63,17 @@ class Figures:
 
 @dataclass(frozen=True)
 class Together:
-    """Several cattle that were brought up at once. ``times``: of the seconds of one."""
+    """Several cattle that were brought up at once. ``times``: of the seconds of one; ``machine``: as of `Figures`."""
 
     count: int
     seconds: float
     times: float
+    machine: float
+
+    def words(self, cores: int) -> str:
+        """How long it took, and how much of it the cores worked: nothing but less work makes that part shorter."""
+        busy = self.machine / (self.seconds * cores)
+        return f"{self.seconds:.1f} s, {self.times:.1f} times one. The cores worked for {busy:.0%} of it."
 
 
 @dataclass
@@ -153,21 +162,25 @@ def table(report: Report) -> str:
     lines = [
         head,
         "",
-        row("run", "seconds", "CPU seconds", "offline", "processes", "SSH connections", "requests", "writes"),
-        row(*["---"] * 8),
+        row(
+            *("run", "seconds", "CPU seconds", "of all cores", "offline"),
+            *("processes", "SSH connections", "requests", "writes"),
+        ),
+        row(*["---"] * 9),
     ]
     for kind, title in KINDS.items():
         figures = runs[kind]
         if figures.seconds:
             cost = asdict(figures.cost) if figures.cost else {}
             counts = [str(cost.get(name, "-")) for name in ("processes", "connections", "requests", "writes")]
-            lines.append(row(title, *map(spread, (figures.seconds, figures.cpu, figures.offline)), *counts))
+            told = (figures.seconds, figures.cpu, figures.machine, figures.offline)
+            lines.append(row(title, *map(spread, told), *counts))
     lines += ["", row("target", "", "measured", "reached"), row(*["---"] * 4)]
     lines += [target.words for target in targets(report)]
     lines.append("")
     for kind, found in report.together.items():
         title = f"{found.count} at once: {KINDS[kind]}"
-        lines.append(f"- {title}: {found.seconds:.1f} s, {found.times:.1f} times one.")
+        lines.append(f"- {title}: {found.words(where['cores'])}")
     lines.append(
         f"- `pip list`, which the official language host asks before each run, an empty program's too: {asked['cpu']} "
         f"CPU seconds for {asked['packages']} packages."

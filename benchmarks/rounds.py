@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.cores import Cores
 from benchmarks.offline import watched
 from benchmarks.peer import Peer
 from benchmarks.report import KINDS, Report, Together
@@ -81,6 +82,7 @@ class Bench:
         self.report = report
         self.only = only
         self.peer = peer
+        self.cores = Cores()
         self.env = {**os.environ, **environment(lab)}
         # With the last one, each run would compile all that it imports, and measure that.
         for name in ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"):
@@ -104,6 +106,7 @@ class Bench:
 
     def measure(self, step: Step) -> None:
         more = self._named(step.more)
+        self.cores.since()
         if step.watched:
             with watched(self.address("cattle"), API_PORT) as watch:
                 run = self.run(step.verb, step.stack, *more, golden=step.golden)
@@ -112,7 +115,7 @@ class Bench:
             self.add(step.kind, self.run(step.verb, step.stack, *more, golden=step.golden))
 
     def add(self, kind: str, run: engine.Run, offline: float | None = None) -> None:
-        self.report.runs[kind].add(run, offline)
+        self.report.runs[kind].add(run, self.cores.since(), offline)
         away = "" if offline is None else f", the agent away for {offline:.1f} s"
         say(f"{KINDS[kind]}: {run.seconds:.1f} s, {run.cpu:.1f} s of CPU{away}")
 
@@ -167,6 +170,7 @@ class Bench:
             content = self._lab_settings()
             del content["config"][f"{PROJECT}:cattleGateway"]
             self._write("image", content, cattleAddress="dhcp")
+            self.cores.since()
             self.add("image", self.run("up", "image", *QUICK))
 
     def add_cattle(self, number: int) -> str:
@@ -218,6 +222,7 @@ class Bench:
         for step in self.steps():
             self.measure(step)
         if self.peer is not None:
+            self.cores.since()
             for kind, run in self.peer.round():
                 self.add(kind, run)
 
@@ -237,11 +242,12 @@ class Bench:
 
         for kind in ("cold", "golden"):
             if alone := self.report.runs[kind].seconds:
+                self.cores.since()
                 took = all_at_once("up", golden=kind == "golden")
-                all_at_once("destroy", golden=kind == "golden")
-                found = Together(count, round(took, 1), round(took / statistics.median(alone), 1))
+                found = Together(count, took, took / statistics.median(alone), self.cores.since())
                 self.report.together[kind] = found
-                say(f"{count} at once, {KINDS[kind]}: {took:.1f} s, {found.times} times one")
+                say(f"{count} at once, {KINDS[kind]}: {found.words(os.cpu_count() or 1)}")
+                all_at_once("destroy", golden=kind == "golden")
 
 
 def say(line: str) -> None:

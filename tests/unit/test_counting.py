@@ -13,9 +13,10 @@ import pytest
 
 from applications.hermes.phases import BASE_PACKAGES, EXPECTED, EXTRAS, PROMPT
 from benchmarks import __main__ as command
+from benchmarks.cores import worked
 from benchmarks.offline import Watch, watched
 from benchmarks.peer import FILES, why_no_peer
-from benchmarks.report import KINDS, Figures, Report, Target, ratio, row, table, targets
+from benchmarks.report import KINDS, Figures, Report, Target, Together, ratio, row, table, targets
 from benchmarks.rounds import PARTS
 from lab.counting import Cost, connections_of, processes_of, requests_of
 
@@ -54,10 +55,10 @@ def test_only_the_users_own_requests_count() -> None:
 
 
 def report_of(**seconds: list[float]) -> Report:
-    """A report of some kinds of runs; CPU seconds are as the seconds."""
+    """A report of some kinds of runs; CPU seconds of all kinds are as the seconds."""
     report = Report({})
     for kind, values in seconds.items():
-        report.runs[kind.replace("_", "-")] = Figures(list(values), list(values))
+        report.runs[kind.replace("_", "-")] = Figures(list(values), list(values), list(values))
     return report
 
 
@@ -93,9 +94,20 @@ def test_the_table_has_what_was_measured_and_nothing_else() -> None:
     report.runs["golden-replace"].offline = [8.0, 8.5]
     report.runs["golden-replace"].cost = Cost(4, 3, 2, 1)
     lines = table(report).splitlines()
-    assert row(KINDS["golden-replace"], *["10.0 (9.0 to 11.0)"] * 2, "8.2 (8.0 to 8.5)", "4", "3", "2", "1") in lines
+    assert row(KINDS["golden-replace"], *["10.0 (9.0 to 11.0)"] * 3, "8.2 (8.0 to 8.5)", "4", "3", "2", "1") in lines
     assert not [line for line in lines if line.startswith(f"| {KINDS['cold']}")]
     json.dumps(report.as_json())
+
+
+def test_all_cores_work_is_neither_idling_nor_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By proc_stat(5): user nice system idle iowait irq softirq steal guest guest_nice, in ticks."""
+    monkeypatch.setattr("os.sysconf", lambda _name: 100)
+    stat = "cpu  100 20 300 9000 8000 5 7 6000 100 20\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+    assert worked(stat) == 4.32
+
+
+def test_of_several_at_once_the_part_is_told_that_only_less_work_makes_shorter() -> None:
+    assert Together(10, 50.0, 5.0, 90.0).words(2) == "50.0 s, 5.0 times one. The cores worked for 90% of it."
 
 
 def test_each_kind_of_run_is_in_the_rounds_or_the_peers_or_once() -> None:
