@@ -74,12 +74,17 @@ RESULTS: dict[Literal["fail", "warn", "slow", "endless"], type[errors.ProxmoxErr
 
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("case", CASES)
-def test_a_task_that_does_not_end_well(lab: Lab, case: str, result: Literal["fail", "warn", "slow", "endless"]) -> None:
+def test_a_task_that_does_not_end_well(
+    lab: Lab, case: str, result: Literal["fail", "warn", "slow", "endless"], monkeypatch: pytest.MonkeyPatch
+) -> None:
     attached, task, name = CASES[case]
     scene = Scene(lab, attached=attached)
     act: Act = getattr(scene, name)
     lines: list[str] = []
     with lab.client(**({"task": 0.5, "lock": 0.5} if result == "endless" else {})) as client:
+        # A shutdown brings a deadline of its own, of a minute: as long as the guest may take.
+        shut_down = client.shutdown
+        monkeypatch.setattr(client, "shutdown", lambda node, vmid, _timeout: shut_down(node, vmid, 1))
         if attached:
             client.start("pve", scene.cattle)
         text = "no such logical volume pve/vm-1-disk-1" if result == "fail" else "WARN: beware"
