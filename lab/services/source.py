@@ -149,9 +149,10 @@ class GitDaemon:
             return
         self.stop()  # it may be left from a lab that served another folder
         self._need_port()
-        # As GitHub's server: a client may leave out the content of files, and ask for single ones.
+        # As GitHub's server: a client may leave out the content of files, and ask for single ones. No similar objects
+        # are looked for: that takes seconds of processor time for each client, and saves nothing on a bridge.
         command = [
-            "git", "-c", "uploadpack.allowFilter=true", "daemon",
+            "git", "-c", "uploadpack.allowFilter=true", "-c", "pack.window=0", "daemon",
             "--detach", "--reuseaddr", "--export-all", "--timeout=60", "--max-connections=32",
             f"--base-path={self.folder}", f"--listen={self.host}", f"--port={self.port}",
             f"--pid-file={self._pid_file}", str(self.folder),

@@ -53,6 +53,11 @@ def test_the_tree_alone_decides_the_commit(tmp_path: Path, monkeypatch: pytest.M
     assert build_repository(other, tmp_path / "c.git") != first
 
 
+def test_no_client_has_the_repository_packed_for_it(tmp_path: Path) -> None:
+    build_repository(tree_in(tmp_path / "tree"), tmp_path / "a.git")
+    assert git("count-objects", cwd=tmp_path / "a.git").stdout == "0 objects, 0 kilobytes\n"
+
+
 def test_a_commit_is_fetched_by_its_id_with_all_files(tmp_path: Path) -> None:
     repository = tmp_path / "served folder" / "hermes-agent.git"
     repository.parent.mkdir()
