@@ -20,7 +20,7 @@ from lab.services.registry import Registry
 from lab.services.releases import Release
 from lab.services.source import Source, ensure_source
 from lab.services.standin import TAG, VERSION
-from provisioning import PhasePlan
+from provisioning.plans import PhasePlan
 from pvelab.certificates import ensure_certificates
 from pvelab.template import ensure_template
 from tests.attacks.attack import Scene

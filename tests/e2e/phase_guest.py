@@ -34,8 +34,9 @@ from lab.bench import Bench, a_bench
 from lab.services.model import MODEL
 from lab.services.releases import Release
 from lab.services.source import SOURCE_CACHE, Source, ensure_source
-from provisioning import PhaseFailed, PhasePlan, SshTarget, run_phase, wait_for_ssh
-from provisioning.ssh import connect
+from provisioning.errors import PhaseFailed
+from provisioning.plans import PhasePlan, run_phase
+from provisioning.ssh import SshTarget, connect, wait_for_ssh
 from settings.cattle import CattleSettings
 from settings.section import default_of
 from tests.listening import end_listening

@@ -25,7 +25,8 @@ from applications.hermes.phases import render_configure
 from components.explanation import explain
 from lab.ports import MODEL_PORT
 from lab.services.model import ModelEndpoint as LabModel
-from provisioning import PhaseFailed, PhasePlan
+from provisioning.errors import PhaseFailed
+from provisioning.plans import PhasePlan
 from settings.kinds import unfit_for_env
 from tests.e2e.phase_guest import Guest, needs_root
 from tests.settings import cattle

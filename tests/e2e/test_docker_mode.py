@@ -21,7 +21,7 @@ from applications.hermes.guest.names import CONTAINER_UNIT, GATEWAY
 from applications.hermes.talk import ask
 from lab.image import BASE_REPOSITORY, BASE_TAG
 from lab.services.standin import VERSION
-from provisioning import PhaseFailed
+from provisioning.errors import PhaseFailed
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e import used_home
 from tests.e2e.docked import BARE, INSIDE, NEXT_TAG, PASSWORD, Docked, a_docked, gateways, sessions

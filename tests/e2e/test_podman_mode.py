@@ -15,8 +15,8 @@ import pytest
 
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.talk import ask
-from provisioning import run_phase
 from provisioning.guest.common import LIBRARY
+from provisioning.plans import run_phase
 from tests.attacks.attack import Scene, attacks, carry_out
 from tests.e2e.docked import INSIDE, PASSWORD, PORT, Docked, a_docked, gateways, sessions, wait_for_one_gateway
 from tests.e2e.phase_guest import MODEL_KEY, Guest, needs_root

@@ -14,8 +14,10 @@ from dataclasses import replace
 
 import pytest
 
-from provisioning import PhaseFailed, PhasePlan, run_phase, ssh
 from provisioning import job as jobs
+from provisioning import ssh
+from provisioning.errors import PhaseFailed
+from provisioning.plans import PhasePlan, run_phase
 from tests.e2e.phase_guest import Guest, needs_root
 
 pytestmark = needs_root

@@ -26,8 +26,9 @@ import pytest
 
 from applications.hermes.talk import ask
 from lab.bench import GUEST_ROOT, VOLUME_SIZE
-from provisioning import HostKeyMismatch, PhaseFailed, WrongMachine, run_phase, wait_for_ssh
-from provisioning.ssh import Card, connect
+from provisioning.errors import HostKeyMismatch, PhaseFailed, WrongMachine
+from provisioning.plans import run_phase
+from provisioning.ssh import Card, connect, wait_for_ssh
 from proxmox.hostkeys import fingerprints
 from pvelab.runtime import Mount
 from tests.attacks.attack import Scene, attacks, carry_out

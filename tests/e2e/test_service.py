@@ -17,7 +17,7 @@ import tenacity
 from applications.hermes.application import STATE_OF_SERVICE
 from applications.hermes.guest.names import GATEWAY
 from applications.hermes.phases import systemd_quote
-from provisioning import PhaseFailed
+from provisioning.errors import PhaseFailed
 from provisioning.plans import PhasePlan
 from provisioning.ssh import connect
 from tests.e2e.phase_guest import Guest, follow_the_remedy_for_a_stop, needs_root

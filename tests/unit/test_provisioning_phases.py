@@ -28,8 +28,8 @@ from applications.hermes.phases import (
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import BareMetalAgent
 from applications.hermes.settings.declaration import merge
-from provisioning import PhasePlan
 from provisioning.guest.typed import read
+from provisioning.plans import PhasePlan
 from tests.settings import DOCKER, bare_metal, cattle
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
