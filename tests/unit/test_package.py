@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import tomllib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -40,6 +41,19 @@ def test_the_plugin_makes_what_the_schema_declares() -> None:
     assert {token.rpartition(":")[2] for token in RESOURCES} == set(COMPONENTS) == set(MAKERS)
     assert {token.rpartition(":")[0] for token in RESOURCES} == {"hermes-homelab:index"}
     assert (ROOT / "package" / f"pulumi-resource-{NAME}").stat().st_mode & 0o111 == 0o111
+
+
+def test_the_plugin_takes_no_module_of_the_program_that_it_serves(tmp_path: Path) -> None:
+    """The engine starts it in that program's folder, and most programs have a settings.py."""
+    for name in ("settings", "components", "yaml", "json"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the program's own {name}')\n".replace("m's", "m\\'s"))
+    plugin = ROOT / "package" / f"pulumi-resource-{NAME}"
+    with subprocess.Popen([plugin, "127.0.0.1:1"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline().strip().isdecimal()
+        finally:
+            child.terminate()
 
 
 def test_every_setting_of_a_stack_is_an_input_or_of_another_stack() -> None:
