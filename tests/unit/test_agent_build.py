@@ -420,6 +420,25 @@ def test_what_does_not_compile_is_counted(machine: Machine) -> None:
     assert "agent: 1 files do not compile" in log
 
 
+def test_root_compiles_with_no_environment_that_a_package_has_changed(machine: Machine) -> None:
+    """A wheel may bring any file of the environment but its programs: a pyvenv.cfg, which names a library."""
+    theirs = machine.build / "venv" / "theirs"
+    version = subprocess.check_output([PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], text=True)
+    library = theirs / "lib" / f"python{version.strip()}"
+    note = f'import sys; open("{machine.root}/ran", "a").write(sys.orig_argv[0])'
+    wheel = machine.root / "wheel.sh"
+    wheel.write_text(
+        f"mkdir -p {theirs}/bin {library}/lib-dynload && cp -r /usr/lib/{library.name}/. {library}/\n"
+        f"printf '%s\\n' '{note}' >{library}/compileall.py\n"
+        f"printf 'home = {theirs}/bin\\n' >{machine.build}/venv/pyvenv.cfg\n"
+    )
+    played = UV.format(python=PYTHON, root=machine.root)
+    machine.tool("uv", f'{played}\ncase "$1" in sync) sh {wheel};; esac')
+    machine.run()
+    tried = subprocess.run([machine.build / "venv" / "bin" / "python", "-ISm", "compileall"], check=False)
+    assert (tried.returncode, (machine.root / "ran").read_text()) == (0, str(machine.build / "venv" / "bin" / "python"))
+
+
 def test_root_compiles_no_folder_that_was_put_in_the_checkouts_place(machine: Machine) -> None:
     """The folder above it is nobody's while nobody installs packages there."""
     (machine.root / "roots").mkdir()

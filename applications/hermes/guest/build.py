@@ -558,8 +558,8 @@ def compile_all(site: Site) -> None:
     left = site.checkout.is_dir() and not site.compiled
     folders = [site.final / "venv" / "lib", *([site.checkout] if left else [])]
     print("agent: compiling")
-    python = str(site.final / "venv" / "bin" / "python")
-    done = execute(*compiling(python), *map(str, folders), merged=True, timeout_s=STEP_S)
+    # Not by the environment's own link: a wheel may bring a pyvenv.cfg, which names another standard library to it.
+    done = execute(*compiling(site.python), *map(str, folders), merged=True, timeout_s=STEP_S)
     if done.returncode != 0:
         count = sum(line.startswith("***") for line in done.stdout.splitlines())
         print(f"agent: {count} files do not compile; whatever loads them will say why")
