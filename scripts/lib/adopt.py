@@ -24,6 +24,7 @@ import yaml
 
 from components.state import OwnState, own_state_of
 from provisioning.console import PROJECT, AgentError, init_stack, known_stacks, pulumi_environment, said
+from provisioning.terminal import one_line, visible
 from proxmox.client import Proxmox
 from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import ProxmoxError
@@ -236,9 +237,9 @@ def adopt(stacks: Sequence[str], *, yes: bool) -> int:
                 raise
             missing[stack] = str(error)
     for each in lost:
-        print("\n".join(each.lines()))
+        print("\n".join(map(one_line, each.lines())))
     for text in missing.values():
-        print(text)
+        print(visible(text))
     if not lost:
         return 0
     if not yes and input(f"Adopt {len(lost)} guests? What is as declared is not written to. [yes/no] ") != "yes":
@@ -280,7 +281,7 @@ def moved(stacks: Sequence[str], *, yes: bool) -> int:
             raise AdoptError(f"{stack}: no state knows a guest of it. Without --moved, scripts/adopt finds it")
         node, words = where_now(stack, settings, role, claim)
         before = follow(state, node)
-        print(f"{stack}: {words}; its state says node {', '.join(sorted(before or {node}))}")
+        print(f"{stack}: {one_line(words)}; its state says node {', '.join(sorted(before or {node}))}")
         if before:
             ready.append((stack, state))
     if not ready:
@@ -340,7 +341,7 @@ def main() -> int:
             return new_passphrase(options.stacks)
         return (moved if options.moved else adopt)(options.stacks, yes=options.yes)
     except (AdoptError, AgentError, ProxmoxError, OSError) as error:
-        print(f"adopt: {error}", file=sys.stderr)
+        print(f"adopt: {visible(str(error))}", file=sys.stderr)
     except EOFError:
         words = "nobody has answered, and nothing was changed. Without a question: scripts/adopt --yes"
         print(f"\nadopt: {words}", file=sys.stderr)

@@ -25,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from dotenv import dotenv_values
 
+from provisioning.terminal import visible
 from proxmox.connection import DEFAULT_PORT, ENVIRONMENT, Connection, check_plugin_trust
 from proxmox.errors import Fault, Faults, ProxmoxError
 from scripts.lib.ending import end_with
@@ -493,7 +494,7 @@ def main() -> int:
             print("\n".join(shell_lines(home, values, os.environ)))
     except (EnvError, TrustError, ProxmoxError, RuntimeError, OSError, EOFError, KeyboardInterrupt) as error:
         stopped = isinstance(error, EOFError | KeyboardInterrupt)
-        print(f"env: {'stopped; the same command begins again' if stopped else error}", file=sys.stderr)
+        print(f"env: {'stopped; the same command begins again' if stopped else visible(str(error))}", file=sys.stderr)
         if options.verb is None:
             # `eval` of nothing would succeed.
             print("false")

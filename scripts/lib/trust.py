@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from provisioning.terminal import visible
 from proxmox.connection import DEFAULT_PORT
 from scripts.lib.ending import end_with
 
@@ -80,7 +81,7 @@ def main() -> int:
             return 0
         save(pem, options.fingerprint, file)
     except (TrustError, OSError, ValueError, RuntimeError) as error:
-        print(f"trust: {error}", file=sys.stderr)
+        print(f"trust: {visible(str(error))}", file=sys.stderr)
         return 1
     print(f"export PROXMOX_VE_CA_FILE={shlex.quote(str(file))}")
     return 0

@@ -124,3 +124,24 @@ def test_no_answer_is_no_traceback(
     monkeypatch.setattr("sys.argv", ["adopt"])
     assert program.main() == 1
     assert words in capsys.readouterr().err
+
+
+def test_what_another_token_wrote_reaches_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A guest's name and its mounts are whose who may set them; a terminal obeys what it is shown."""
+    evil = "\x1b]0;title\x07\u202e"
+    config = {"hostname": f"a{evil}", "mp0": f"local:vm-999-disk-1,mp=/data{evil}", "description": f"claim: {CLAIM}"}
+    guests = {"cattle": GuestFacts(105, "pve", config=config), "cattle-b": GuestFacts(106, f"pve{evil}", config=config)}
+    monkeypatch.setattr(program, "find", lambda stack, *_: ("pve", 105, guests[stack]))
+    monkeypatch.setattr(program, "known_stacks", set)
+    monkeypatch.setattr(program, "in_order", lambda stacks: [(each, Role.CATTLE, {}) for each in stacks])
+    monkeypatch.setattr("builtins.input", lambda _: "no")
+    monkeypatch.setattr("sys.argv", ["adopt", "cattle", "cattle-b"])
+    assert program.main() == 1
+    monkeypatch.setattr(program, "in_order", lambda _: [("pet", Role.PET, {})])
+    guests["pet"] = guests["cattle-b"]
+    assert program.main() == 1
+    shown = "".join(capsys.readouterr())
+    assert shown.count("\\x1b]0;title") >= 5
+    assert not [each for each in shown if not each.isprintable() and each != "\n"]
