@@ -226,6 +226,9 @@ def test_a_forged_backup_neither_pushes_ours_out_nor_is_built_on(world: World) -
     assert len(names) == 2 + 3
 
 
+LIKE_OURS: dict[str, Any] = {
+    **{"format": 1, "name": FUTURE, "version": "1", "reason": "", "partial": False, "created": "", "files": {}}
+}
 DAMAGED = [
     {"format": 1},
     {"format": 1, "name": FUTURE, "partial": False},
@@ -235,6 +238,12 @@ DAMAGED = [
     {"format": 1, "name": "20980101T000000Z-other", "files": {}},
     "{",
     "[" * 50000,
+    {**LIKE_OURS, "bytes": 10**400},
+    {**LIKE_OURS, "bytes": 0, "reason": "R" * (1 << 20)},
+    {**LIKE_OURS, "bytes": 0, "files": {"a": {"kind": "file", "size": 10**400}}},
+    {**LIKE_OURS, "bytes": 0, "files": {"\ud800": {"kind": "file", "size": 1}}},
+    {**LIKE_OURS, "bytes": 0, "files": {"a": {"kind": "link", "to": "\ud800"}}},
+    {**LIKE_OURS, "bytes": 0, "files": {"a/" * 1500 + "a": {"kind": "folder"}}},
 ]
 
 
@@ -250,6 +259,28 @@ def test_a_damaged_manifest_is_left_out_with_a_word(
     world.serves(NEW)
     if isinstance(manifest, dict):
         assert f"{FUTURE} is left out" in capsys.readouterr().out
+
+
+def test_a_manifest_that_is_not_ours_is_not_parsed_where_it_is_huge(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ours may be: it is known by its sum before it is parsed."""
+    world.subject().state("make", "--version", OLD, "--reason", "asked for")
+    ours = [each["name"] for each in world.subject().backups()]
+    monkeypatch.setattr(state, "FOREIGN_LIMIT", 10)
+    forged(world)
+    assert [each["name"] for each in state.listed(world.home, records.known(str(world.home)))] == ours
+    assert f"{FUTURE} is left out: its manifest is not ours" in capsys.readouterr().err
+
+
+def test_any_number_of_forged_backups_hides_none_of_ours(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = the_backup(world)
+    for number in range(state.FOREIGN_SHOWN + 50):
+        forged(world, f"20990101T{number:06}Z-evil")
+    names = [each["name"] for each in backups.list_backups(world.subject())["backups"]]
+    assert ours in names
+    assert len(names) == state.FOREIGN_SHOWN + 1
+    assert "50 more that are not the stack's are left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])

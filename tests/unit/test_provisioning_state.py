@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +199,7 @@ def test_a_volume_without_room_is_refused_with_its_numbers_and_nothing_is_left(
     with pytest.raises(state.StateError, match=r"a backup needs \d+ MB, but .* has \d+ MB free") as refused:
         make(home)
     assert "lower agentBackupsKept" in str(refused.value)
-    assert state.all_backups(home) == []
+    assert list(state.all_backups(home)) == []
 
 
 def test_a_volume_that_becomes_full_leaves_no_half_backup(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +298,7 @@ def test_a_forged_rest_of_the_home_is_no_backup(home: Path, rest: Any) -> None:
     name = make(home)["name"]
     manifest = kept(home, name) / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "home": rest}))
-    assert state.all_backups(home) == []
+    assert list(state.all_backups(home)) == []
 
 
 def test_a_file_that_nobody_may_read_does_not_keep_the_rest_from_being_kept(
@@ -368,3 +370,104 @@ def test_a_database_comes_back_in_its_mode_without_the_logs_of_another(
     assert sessions(path) == ["first"]
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_lies_too_deep_or_has_the_longest_name_keeps_nothing_from_being_backed_up(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tree deeper than Python's calls may nest, a path that fits where it is and in no folder of a backup."""
+    data = home / ".hermes"
+    there = Path.cwd()
+    for top, name, count in (("deep", "d", 1500), ("long", "l" * 250, 15), (".making-deep", "d", 1500)):
+        place = data if not top.startswith(".") else kept(home, ".")
+        place.mkdir(parents=True, exist_ok=True)
+        os.chdir(place)
+        for each in (top, *[name] * count):
+            Path(each).mkdir()
+            os.chdir(each)
+        Path("file").write_text("x")
+        os.chdir(there)
+    longest = data / ("n" * 255)
+    longest.write_text("x")
+    made = make(home)
+    assert longest.name in made["files"]
+    assert "they are in no backup" in capsys.readouterr().err
+    longest.unlink()
+    state.freshen(home, data, made["name"])
+    longest.mkdir()
+    state.remove_tree(data / "deep")
+    state.restore(home, data, made["name"])
+    assert not (kept(home, ".") / ".making-deep").exists()
+    state.prune(home, 0, 0)
+    for each in ("long", "deep"):
+        state.remove_tree(data / each)
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "closed"])
+def test_what_the_agent_puts_in_the_place_of_a_leftover_is_in_nobodys_way(home: Path, kind: str) -> None:
+    leftover = kept(home, ".making-x")
+    leftover.parent.mkdir(parents=True)
+    if kind == "file":
+        leftover.write_text("x")
+    elif kind == "link":
+        leftover.symlink_to(home)
+    else:
+        (leftover / "closed").mkdir(parents=True)
+        (leftover / "closed" / "file").write_text("x")
+        (leftover / "closed").chmod(0)
+    name = make(home)["name"]
+    assert not os.path.lexists(leftover)
+    assert (home / ".hermes" / "config.yaml").exists()
+    # A folder that it has closed in a backup does not keep that one for ever.
+    (kept(home, name) / "data" / "memories").chmod(0)
+    assert state.prune(home, 0, 0) == [name]
+    assert not list(kept(home, ".").glob(f"*{name}"))
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        '{"a": ' + "[" * 22 + '"x"' + "]" * 22 + "}",
+        "[" * 600 + "]" * 600,
+        "[" * 100_000,
+        " " * (state.SHAPE_LIMIT + 1),
+    ],
+)
+def test_a_file_made_to_take_all_memory_is_given_back_like_any_other(home: Path, bomb: str) -> None:
+    """Each level of lists doubled the text of what was in it; a deep one ended the program, a large one was refused."""
+    name = make(home)["name"]
+    auth = home / ".hermes" / "auth.json"
+    before = auth.read_text()
+    auth.write_text(bomb)
+    assert len(state.shape_of(auth)) <= 2 * len(bomb)
+    assert state.undo(home, home / ".hermes", name, "0.20.0")["restored"] == ["auth.json"]
+    assert auth.read_text() == before
+
+
+def test_the_shape_of_a_file_is_its_keys_and_not_their_order_or_number(home: Path) -> None:
+    shapes = []
+    for number, text in enumerate(
+        (
+            '{"a": [{"b": 1, "c": 2}], "d": "x"}',
+            '{"d": "y", "a": [{"c": 7, "b": 8}, {"b": 3, "c": 4}]}',
+            '{"a": [{"b": 1}]}',
+        )
+    ):
+        (home / f"{number}.json").write_text(text)
+        shapes.append(state.shape_of(home / f"{number}.json"))
+    assert shapes[0] == shapes[1] != shapes[2]
+
+
+def test_rows_that_are_computed_and_endless_take_no_memory(home: Path) -> None:
+    data = home / ".hermes"
+    with contextlib.closing(sqlite3.connect(data / "bomb.db")) as database:
+        database.execute("CREATE TABLE version (a, b AS (zeroblob(900000000)))")
+        database.execute("CREATE TABLE version_2 (a, b AS (hex(zeroblob(400000))))")
+        numbers = [(number,) for number in range(1000)]
+        database.executemany("INSERT INTO version (a) VALUES (?)", numbers)
+        database.executemany("INSERT INTO version_2 (a) VALUES (?)", numbers)
+        database.commit()
+    tracemalloc.start()
+    make(home)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()

@@ -30,6 +30,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -40,7 +41,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,14 +52,33 @@ KEPT = ".hermes-stack"
 NAME = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9][A-Za-z0-9.+_-]{0,100}\Z")
 MANIFEST_LIMIT = 256 << 20
 """Bytes of a manifest that are read: a million files have that many."""
+FOREIGN_LIMIT = 16 << 20
+"""Bytes of a manifest that is not one of ours: parsed, they can take twenty times as much of the memory."""
+TEXT_LIMIT = 1000
+"""Characters of each text about a backup: ours have some dozens."""
+LARGEST = 1 << 60
+"""Bytes that a file can have, or a backup. No number that is larger is put into a sentence."""
+PATH_LIMIT = 3000
+"""Bytes of a path: with the folder of a backup before it, it has to fit into the kernel's 4096."""
+NAME_LIMIT = 255
+DEEPEST = 200
+"""Folders in each other: what walks a tree, walks it by calling itself."""
+SAID_MOST = 200
+FOREIGN_SHOWN = 200
+"""Backups that are not ours, and are listed all the same: the newest."""
 MAKING = ".making-"
 RESERVE = 32 << 20
 """Bytes that stay free beside a backup: the agent goes on writing meanwhile."""
 FRESHEN_LIMIT = 512 << 20
 """Bytes that are copied at most while the agent is offline; of larger changes the copy made before counts."""
 DATABASE_SECONDS = 300.0
-SHAPE_LIMIT = 64 << 20
+SHAPE_LIMIT = 16 << 20
 """Bytes of a configuration file that are read."""
+SHAPE_DEPTH = 50
+"""Levels of a JSON file that are looked at."""
+SCHEMA_SECONDS = 60.0
+ROW_LIMIT = 1 << 20
+"""Bytes of a row that is read, and of all rows of a table that tell of a schema: they may be made of nothing at all."""
 
 # What can be had again, or is worth nothing after the moment: upstream's own list (hermes_cli/backup.py), less `.git`,
 # for a user's skills may be repositories.
@@ -132,6 +152,10 @@ class Tree:
         for folder, folders, names in os.walk(self.top):
             here = Path(folder)
             folders[:] = sorted(name for name in folders if name not in EVERYWHERE and not self.leave(here / name))
+            if too_deep := [name for name in (*folders, *names) if not fits(self.below(here / name))]:
+                say(f"{len(too_deep)} names at {self.below(here)[:100]!a}... lie too deep; they are in no backup")
+                folders[:] = [name for name in folders if name not in too_deep]
+                names[:] = [name for name in names if name not in too_deep]
             for name in sorted([*folders, *names]):
                 path = here / name
                 if self.leave(path):
@@ -141,7 +165,16 @@ class Tree:
                 with contextlib.suppress(FileNotFoundError):
                     found = path.lstat()
                     if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
-                        yield path.relative_to(self.top).as_posix(), found
+                        yield self.below(path), found
+
+    def below(self, path: Path) -> str:
+        """A path of this tree, from its top on."""
+        return path.relative_to(self.top).as_posix()
+
+
+def fits(path: str) -> bool:
+    """Whether a path of a tree can be walked, and be copied into a backup."""
+    return len(os.fsencode(path)) <= PATH_LIMIT and path.count("/") < DEEPEST
 
 
 def tree_of_data(data: Path) -> Tree:
@@ -164,10 +197,20 @@ def trees_of(home: Path, data: Path, manifest: Manifest) -> list[Tree]:
     return [tree_of_data(data), *rest]
 
 
+def sidecars(path: Path, ends: Iterable[str] = SIDECARS) -> list[Path]:
+    """What may lie beside a database; nothing has a name that is longer than a name can be."""
+    return [path.with_name(f"{path.name}{end}") for end in ends if len(os.fsencode(f"{path.name}{end}")) <= NAME_LIMIT]
+
+
+def part_of(target: Path) -> Path:
+    """What a file is called while it is written; its own name may be as long as a name can be."""
+    return target.with_name(f".{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:32]}.part")
+
+
 def mark(path: Path) -> list[list[int]]:
     """Changes whenever the file's content does; of a database also its write-ahead log's."""
     marks = []
-    for each in (path, path.with_name(f"{path.name}-wal")):
+    for each in (path, *sidecars(path, ("-wal",))):
         with contextlib.suppress(FileNotFoundError):
             found = each.lstat()
             if each == path or found.st_size:
@@ -188,6 +231,10 @@ def schema_of(path: Path, *, closed_for_good: bool = False) -> str | None:
     """
     try:
         with contextlib.closing(open_readonly(path, closed_for_good=closed_for_good)) as database:
+            # The agent may have made it: a column can be computed, and as large as a row may be.
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_LIMIT)
+            deadline = time.monotonic() + SCHEMA_SECONDS
+            database.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
             parts: list[Any] = [database.execute("PRAGMA user_version").fetchone()[0]]
             tables = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
             parts.append([row for row in tables if not row[1].startswith("sqlite_")])
@@ -197,36 +244,51 @@ def schema_of(path: Path, *, closed_for_good: bool = False) -> str | None:
                 quoted = '"' + name.replace('"', '""') + '"'
                 columns = {row[1].lower() for row in database.execute(f"PRAGMA table_info({quoted})")}
                 if re.search("version|migration", name.lower()):
-                    rows = database.execute(f"SELECT * FROM {quoted} LIMIT 1000").fetchall()  # noqa: S608 - quoted
+                    rows = database.execute(f"SELECT * FROM {quoted} LIMIT 1000")  # noqa: S608 - quoted
                 elif {"key", "value"} <= columns:
                     rows = database.execute(
                         f"SELECT key, value FROM {quoted} WHERE key LIKE '%version%' LIMIT 1000"  # noqa: S608 - quoted
-                    ).fetchall()
+                    )
                 else:
                     continue
-                parts.append([name, sorted(map(repr, rows))])
+                parts.append([name, sorted(_within(map(repr, rows), ROW_LIMIT))])
             return json.dumps(parts, default=repr)
     except sqlite3.Error:
         return None
 
 
+def _within(texts: Iterable[str], most: int) -> Iterator[str]:
+    """The first of them, with at most so many characters."""
+    for text in texts:
+        most -= len(text)
+        if most < 0:
+            return
+        yield text
+
+
 def shape_of(path: Path) -> str:
-    """Of a JSON file its keys, for its values change while it is used (tokens, times); of any other its content."""
-    content = content_of(path, SHAPE_LIMIT)
-    if path.suffix != ".json":
-        return repr(content)
+    """Of a JSON file its keys, for its values change while it is used (tokens, times); of any other its content.
 
-    def shape(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: shape(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return sorted({json.dumps(shape(item), sort_keys=True) for item in value})
-        return ""
-
+    One that is no configuration (too large, a pipe) has a shape that no other has.
+    """
     try:
-        return json.dumps(shape(json.loads(content)), sort_keys=True)
-    except ValueError:
-        return repr(content)
+        content = content_of(path, SHAPE_LIMIT)
+    except OSError as error:
+        return str(error.strerror)
+    if path.suffix == ".json":
+        with contextlib.suppress(ValueError, RecursionError):
+            return repr(_shape(json.loads(content)))
+    return repr(content)
+
+
+def _shape(value: Any, depth: int = SHAPE_DEPTH) -> Any:
+    # Not as text: each quotation mark of what lies inside would double with each level.
+    if isinstance(value, dict) and depth:
+        return {key: _shape(value[key], depth - 1) for key in sorted(value)}
+    if isinstance(value, list) and depth:
+        found = {repr(shape): shape for shape in (_shape(item, depth - 1) for item in value)}
+        return [found[text] for text in sorted(found)]
+    return ""
 
 
 # ---- copying --------------------------------------------------------------------------------------------------------
@@ -256,7 +318,7 @@ def copy_into(tree: Tree, backup: Path, path: str, found: os.stat_result) -> Man
         target.mkdir(parents=True, exist_ok=True)
         return {"kind": "folder", "mode": mode}
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.part")
+    aside = part_of(target)
     try:
         if stat.S_ISLNK(found.st_mode):
             return {"kind": "link", "to": str(source.readlink())}
@@ -277,9 +339,9 @@ def copy_into(tree: Tree, backup: Path, path: str, found: os.stat_result) -> Man
                 if "disk" in str(error) and "full" in str(error):
                     raise OSError(28, "No space left on device") from None
                 say(f"{path} can't be read as a database ({error}); it is copied as it stands")
-                for end in SIDECARS:
+                for each, beside in zip(sidecars(source), sidecars(target), strict=True):
                     with contextlib.suppress(FileNotFoundError):
-                        shutil.copy2(f"{source}{end}", f"{target}{end}")
+                        shutil.copy2(each, beside)
         shutil.copy2(source, aside, follow_symlinks=False)
         aside.replace(target)
     except FileNotFoundError:
@@ -295,8 +357,18 @@ def copy_into(tree: Tree, backup: Path, path: str, found: os.stat_result) -> Man
     return {"kind": "file", "mode": mode, "size": size, "sha256": sum_of(target), "marks": marks}
 
 
+_said = itertools.count(1)
+
+
 def say(text: str) -> None:
-    print(f"backup: {text}", file=sys.stderr, flush=True)
+    """A line for the operator; no more than SAID_MOST, for the agent can give cause for any number."""
+    number = next(_said)
+    if number <= SAID_MOST:
+        print(
+            f"backup: {text if number < SAID_MOST else 'there is more, which is not shown'}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def sync(folder: Path) -> None:
@@ -342,8 +414,22 @@ def exclusive(home: Path) -> Iterator[Path]:
         except OSError:
             raise StateError("another backup or restore is at work. Wait for its end.") from None
         for leftover in folder.glob(f"{MAKING}*"):
-            shutil.rmtree(leftover)
+            # One that can't be removed is in nobody's way: no backup has its name.
+            with contextlib.suppress(OSError):
+                remove_tree(leftover)
         yield folder
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, or whatever is in its place. OSError where that fails.
+
+    By `rm`, which walks a tree of any depth. A folder that the agent has closed to its own account is opened first.
+    """
+    if path.is_dir() and not path.is_symlink():
+        subprocess.run(["/usr/bin/chmod", "-R", "u+rwX", "--", str(path)], check=False, capture_output=True)
+    done = subprocess.run(["/usr/bin/rm", "-rf", "--", str(path)], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(39, done.stderr.strip()[-300:] or "It can't be removed", str(path))
 
 
 FIELDS: dict[str, type] = {
@@ -358,17 +444,21 @@ FIELDS: dict[str, type] = {
 }
 
 
-def manifest_of(folder: Path) -> Manifest | None:
+def manifest_of(folder: Path, known: Known = None) -> Manifest | None:
     """With `sum`, the SHA-256 of its file; None when it is no backup of this format."""
     try:
         content = content_of(folder / "manifest.json", MANIFEST_LIMIT)
+        total = hashlib.sha256(content).hexdigest()
+        if len(content) > FOREIGN_LIMIT and known is not None and known.get(folder.name) != total:
+            say(f"{folder.name} is left out: its manifest is not ours, and has more than {megabytes(FOREIGN_LIMIT)}")
+            return None
         manifest: Manifest = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return None
     if fault := fault_of(manifest, folder.name):
         say(f"{folder.name} is left out: {fault}")
         return None
-    return fields_of(manifest) | {"sum": hashlib.sha256(content).hexdigest()}
+    return fields_of(manifest) | {"sum": total}
 
 
 def fields_of(manifest: Manifest) -> Manifest:
@@ -386,13 +476,17 @@ def fault_of(manifest: Any, name: str) -> str | None:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         return "its manifest is of another format"
     kinds = FIELDS | ({"home": dict} if "home" in manifest else {})
-    wrong = [field for field, kind in kinds.items() if type(manifest.get(field)) is not kind]
+    wrong = [
+        field
+        for field, kind in kinds.items()
+        if type(manifest.get(field)) is not kind or (kind is str and len(manifest[field]) > TEXT_LIMIT)
+    ]
     if wrong:
         return f"its manifest has no proper {', '.join(wrong)}"
     if manifest["name"] != name or not NAME.match(name):
         return "its manifest has another name"
     rest = manifest.get("home", {})
-    if manifest["bytes"] < 0 or not all(proper_path(path) for path in (*manifest["files"], *rest)):
+    if not 0 <= manifest["bytes"] <= LARGEST or not all(proper_path(path) for path in (*manifest["files"], *rest)):
         return "its manifest names a file that can't be one of the agent's data"
     if not all(proper_line(line) for line in (*manifest["files"].values(), *rest.values())):
         return "its manifest tells something of a file that can't be"
@@ -401,7 +495,16 @@ def fault_of(manifest: Any, name: str) -> str | None:
 
 def proper_path(path: str) -> bool:
     """Whether a path stays below the folder that it is in."""
-    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+    return is_text(path) and fits(path) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+
+
+def is_text(path: str) -> bool:
+    """Whether the system takes it: JSON has halves of characters, too."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def proper_line(line: Any) -> bool:
@@ -410,21 +513,28 @@ def proper_line(line: Any) -> bool:
         return False
     kind, mode, size = line.get("kind"), line.get("mode", 0o600), line.get("size")
     if kind == "link":
-        return isinstance(line.get("to"), str) and "\0" not in line["to"]
+        return isinstance(line.get("to"), str) and "\0" not in line["to"] and is_text(line["to"])
     if type(mode) is not int or not 0 <= mode <= 0o7777:
         return False
     if kind == "folder":
         return True
     total, schema = line.get("sha256", ""), line.get("schema")
-    plain = type(size) is int and size >= 0 and isinstance(total, str) and isinstance(line.get("marks", []), list)
+    plain = (
+        type(size) is int
+        and 0 <= size <= LARGEST
+        and isinstance(total, str)
+        and isinstance(line.get("marks", []), list)
+    )
     return plain and (kind == "file" or (kind == "database" and (schema is None or isinstance(schema, str))))
 
 
-def all_backups(home: Path) -> list[Manifest]:
-    """Newest first."""
+def all_backups(home: Path, known: Known = None) -> Iterator[Manifest]:
+    """Newest first; one after the other, for there may be any number of any size."""
     folder = home / KEPT / "backups"
-    names = sorted((path.name for path in folder.glob("*") if NAME.match(path.name)), reverse=True)
-    return [manifest for name in names if (manifest := manifest_of(folder / name)) is not None]
+    for name in sorted((path.name for path in folder.glob("*") if NAME.match(path.name)), reverse=True):
+        manifest = manifest_of(folder / name, known)
+        if manifest is not None:
+            yield manifest
 
 
 def is_known(manifest: Manifest, known: Known) -> bool:
@@ -434,14 +544,15 @@ def is_known(manifest: Manifest, known: Known) -> bool:
 
 def find(home: Path, name: str, known: Known = None) -> tuple[Path, Manifest]:
     """By name, or `latest`: the newest whole one. StateError when there is none, or it was noted with another sum."""
-    every = all_backups(home)
-    for manifest in every:
+    there = []
+    for manifest in all_backups(home, known):
+        there.append(f"  {manifest['name']}")
         if manifest["name"] == name or (name == "latest" and not manifest["partial"]):
             if known is not None and known.get(manifest["name"], manifest["sum"]) != manifest["sum"]:
                 raise StateError(f"the backup {manifest['name']} has been changed since it was made.")
             return home / KEPT / "backups" / str(manifest["name"]), manifest
-    there = "\n".join(f"  {manifest['name']}" for manifest in every) or "  (none)"
-    raise StateError(f"there is no backup {name}. Those that are there:\n{there}")
+    listed = "\n".join(there[:FOREIGN_SHOWN]) or "  (none)"
+    raise StateError(f"there is no backup {name}. Those that are there:\n{listed}")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
@@ -466,7 +577,7 @@ def make(home: Path, data: Path, version: str, reason: str, known: Known = None,
     """A backup of the data as it is, with `rest` of the whole home. StateError when there is no room; then nothing is
     left of it."""
     with exclusive(home) as folder:
-        whole = [each for each in all_backups(home) if not each["partial"] and is_known(each, known)]
+        whole = [each for each in all_backups(home, known) if not each["partial"] and is_known(each, known)]
         name = new_name(folder, version)
         manifest: Manifest = {
             "format": FORMAT,
@@ -492,14 +603,16 @@ def make(home: Path, data: Path, version: str, reason: str, known: Known = None,
             making.rename(folder / name)
             sync(folder)
         except OSError as error:
-            shutil.rmtree(making, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(making)
             if error.errno == 28:
                 raise StateError(
                     f"the volume became full during the backup ({error}); nothing of it was left."
                 ) from None
             raise
         except BaseException:
-            shutil.rmtree(making, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(making)
             raise
         return manifest
 
@@ -530,7 +643,8 @@ def receive(home: Path, name: str, total: str, size: int, stream: IO[bytes]) -> 
             (making / name).rename(folder / name)
             sync(folder)
         finally:
-            shutil.rmtree(making, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(making)
 
 
 def refuse_damaged(folder: Path, manifest: Manifest) -> None:
@@ -674,7 +788,7 @@ def undo(home: Path, data: Path, name: str, version: str, known: Known = None) -
         total: Manifest = {}
         for path in paths:
             now = data / path
-            for each in (now, *(now.with_name(f"{now.name}{end}") for end in SIDECARS)):
+            for each in (now, *sidecars(now)):
                 if each.is_file() and not each.is_symlink():
                     target = aside / "data" / each.relative_to(data)
                     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -725,9 +839,8 @@ def refuse_changed(folder: Path, files: Manifest) -> None:
 
 
 def remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    for end in SIDECARS:
-        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
+    for each in (path, *sidecars(path)):
+        each.unlink(missing_ok=True)
 
 
 def give_back(source: Path, target: Path, line: Manifest) -> None:
@@ -740,8 +853,8 @@ def give_back(source: Path, target: Path, line: Manifest) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    part = target.with_name(f".{target.name}.part")
+        remove_tree(target)
+    part = part_of(target)
     part.unlink(missing_ok=True)
     if line["kind"] == "link":
         part.symlink_to(line["to"])
@@ -749,8 +862,8 @@ def give_back(source: Path, target: Path, line: Manifest) -> None:
         shutil.copy2(source, part)
         part.chmod(line.get("mode", 0o600))
     if line["kind"] == "database":
-        for end in SIDECARS:
-            target.with_name(f"{target.name}{end}").unlink(missing_ok=True)
+        for each in sidecars(target):
+            each.unlink(missing_ok=True)
     part.replace(target)
 
 
@@ -801,15 +914,15 @@ def prune(home: Path, keep: int, scheduled: int, known: Known = None) -> list[st
     with exclusive(home) as folder:
         gone = []
         kinds: dict[tuple[bool, bool, bool], list[Manifest]] = {}
-        for each in all_backups(home):
+        for each in all_backups(home, known):
             ours = is_known(each, known)
-            kinds.setdefault((each["partial"], ours, ours and each["reason"] == SCHEDULED), []).append(each)
+            kinds.setdefault((each["partial"], ours, ours and each["reason"] == SCHEDULED), []).append(summary(each))
         for (_, _, on_schedule), found in kinds.items():
             for manifest in found[scheduled if on_schedule else keep :]:
                 name = str(manifest["name"])
                 # Under another name first: half removed it would still be taken for one.
                 (folder / name).rename(folder / f"{MAKING}{name}")
-                shutil.rmtree(folder / f"{MAKING}{name}")
+                remove_tree(folder / f"{MAKING}{name}")
                 gone.append(name)
         return gone
 
@@ -817,6 +930,18 @@ def prune(home: Path, keep: int, scheduled: int, known: Known = None) -> list[st
 def summary(manifest: Manifest) -> Manifest:
     """With numbers in the place of the files; `home` is there where the backup has the rest of the home."""
     return {key: len(value) if key in ("files", "home") else value for key, value in manifest.items()}
+
+
+def listed(home: Path, known: Known = None) -> list[Manifest]:
+    """All that are ours, and of those that are not the newest; newest first."""
+    found, foreign = [], 0
+    for each in all_backups(home, known):
+        foreign += not is_known(each, known)
+        if is_known(each, known) or foreign <= FOREIGN_SHOWN:
+            found.append(summary(each))
+    if foreign > FOREIGN_SHOWN:
+        say(f"{foreign - FOREIGN_SHOWN} more that are not the stack's are left out")
+    return found
 
 
 def arguments() -> argparse.Namespace:
@@ -870,7 +995,7 @@ def main() -> int:
             receive(options.home, options.name, options.sum, options.bytes, sys.stdin.buffer)
             result = {"name": options.name}
         elif options.verb == "list":
-            result = {"backups": [summary(each) for each in all_backups(options.home)]}
+            result = {"backups": listed(options.home, options.known)}
         else:
             result = {"removed": prune(options.home, options.keep, options.scheduled, options.known)}
     except StateError as refusal:
