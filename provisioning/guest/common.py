@@ -35,6 +35,8 @@ APT_S = 900.0
 _CHUNK = 64 * 1024
 
 
+NO_JSON = (ValueError, RecursionError)
+"""What json.loads raises: the second for what nests too deep, which only an enemy writes."""
 REPEAT = "Mend what is named here, then run again: the phase can be repeated."
 
 
@@ -216,7 +218,7 @@ def _first(command: Sequence[str]) -> str:
 def answer_in(text: str, who: str) -> Any:
     """The JSON that a program has printed, behind whatever its libraries had to say; Refusal when there is none."""
     for candidate in (text, text.strip().rpartition("\n")[2]):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*NO_JSON):
             return json.loads(candidate)
     raise Refusal(f"{who} answered with something that is no JSON: {text.strip()[-300:]!r}")
 
@@ -322,7 +324,7 @@ def phase_main(work: Callable[[Path], dict[str, Any]]) -> int:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A record that this program keeps; empty where there is none, or none that can be read."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, *NO_JSON):
         found = json.loads(path.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}

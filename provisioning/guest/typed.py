@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from provisioning.guest.common import Refusal
+from provisioning.guest.common import NO_JSON, Refusal
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def record(kind: type[T], path: Path) -> T | None:
     """A record that this program keeps; None where there is none, or none that can be read."""
     try:
         return of(kind, json.loads(path.read_text(encoding="utf-8")), str(path), strict=False)
-    except (OSError, ValueError, Refusal):
+    except (OSError, *NO_JSON, Refusal):
         return None
 
 

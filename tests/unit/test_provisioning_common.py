@@ -83,13 +83,13 @@ def test_an_answer_is_found_behind_the_noise(text: str) -> None:
     assert common.answer_in(text, "it") == {"a": 1}
 
 
-@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):\n"])
+@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):\n", "[" * 100_000])
 def test_no_answer_is_told(text: str) -> None:
     with pytest.raises(Refusal, match=r"^it answered with something that is no JSON"):
         common.answer_in(text, "it")
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": ', "\udcff"])
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": ', "\udcff", "[" * 100_000])
 def test_a_record_that_is_none_is_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "record.json").write_text(text, errors="surrogateescape")
     assert common.read_json(tmp_path / "record.json") == {}

@@ -273,6 +273,7 @@ WRONG: list[tuple[str, tuple[int, Any], str]] = [
     ("/health", changed("/health", status="degraded"), "/health says 'degraded'"),
     ("/health", (503, {}), "status 503"),
     ("/health", (200, b"<html>"), "no JSON"),
+    ("/health", (200, b"[" * 100_000), "no JSON"),
     ("/health", (200, ["ok"]), "no JSON object"),
     ("/health", (0, b"220 mail.example ESMTP\r\n"), "no HTTP"),
     ("/health/detailed", (200, {"readiness": {"status": "fail", "checks": {"state_db": "locked"}}}), "locked"),

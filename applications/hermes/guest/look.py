@@ -93,7 +93,7 @@ def look(home: Path) -> dict[str, Any]:
         if path.is_file()
     }
     jobs: Any = []
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         jobs = json.loads((home / "cron" / "jobs.json").read_text(encoding="utf-8"))
     number, unknown = config(home)
     return {

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from applications.hermes.guest.inputs import Question
-from provisioning.guest.common import Refusal
+from provisioning.guest.common import NO_JSON, Refusal
 from provisioning.guest.trust import STORE
 from provisioning.guest.typed import read
 from provisioning.guest.words import command, said
@@ -196,7 +196,7 @@ class Endpoint:
             raise NoConnection(f"no HTTP: {error!r}") from None
         text = raw.decode("utf-8", "replace")
         found: Any = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*NO_JSON):
             found = json.loads(text)
         return Answer(status, text, found)
 

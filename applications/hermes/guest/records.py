@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from applications.hermes.guest.names import KEPT_FOLDER
-from provisioning.guest.common import STATE, Refusal
+from provisioning.guest.common import NO_JSON, STATE, Refusal
 
 HERE = STATE / "backups.json"
 ON_VOLUME = f"{KEPT_FOLDER}-backups.json"
@@ -76,7 +76,7 @@ def forget(home: str, names: Iterable[str]) -> None:
 
 
 def _record_in(content: bytes | None) -> dict[str, str]:
-    with contextlib.suppress(ValueError, RecursionError):
+    with contextlib.suppress(*NO_JSON):
         found = json.loads(content or b"{}")
         if isinstance(found, dict):
             pairs = ((name, total) for name, total in found.items() if isinstance(total, str))

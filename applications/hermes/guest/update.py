@@ -49,6 +49,7 @@ from applications.hermes.guest.names import (
 from applications.hermes.guest.services import STARTED, UNITS, enabling, is_active, units_present
 from provisioning.guest.common import (
     LIBRARY,
+    NO_JSON,
     CommandFailed,
     Refusal,
     answer_in,
@@ -143,7 +144,7 @@ class Subject:
     def read_note(self, name: str) -> dict[str, Any] | None:
         """A JSON note beside the data, or None. It is the agent's to write, so nothing that root does follows from it
         but calls of state.py, as the agent's user. Refusal where something else than a file lies."""
-        with contextlib.suppress(ValueError, RecursionError):
+        with contextlib.suppress(*NO_JSON):
             found = json.loads(read_home(self.facts.user, self._note(name)) or "")
             if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
                 return found

@@ -42,6 +42,7 @@ from applications.hermes.guest.records import ON_VOLUME
 from applications.hermes.guest.schedule import FAILED, Standing, standing_now
 from applications.hermes.guest.services import refuse_user_units
 from provisioning.guest.common import (
+    NO_JSON,
     OUTPUT_LIMIT,
     REPEAT,
     CommandFailed,
@@ -122,7 +123,7 @@ def request(url: str, *, key: str | None = None, body: Any = None, timeout_s: fl
         if isinstance(error, OSError):  # it hung up
             raise
         raise Unproven(f"{url} answered with something that is no HTTP: {error!r}\n{ELSE_THERE}") from None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(*NO_JSON):
         found = json.loads(raw)
         if isinstance(found, dict):
             return status, found
@@ -277,7 +278,7 @@ def check_running(probe: Probe, deadline: float) -> None:
     while True:
         check_unit(GATEWAY)
         pid = show(GATEWAY).get("MainPID", "0")
-        with contextlib.suppress(ValueError, AttributeError):
+        with contextlib.suppress(*NO_JSON, AttributeError):
             state = json.loads(read_home(probe.user, f"{probe.hermes_home}/gateway_state.json") or "")
             last = f"it says {state.get('gateway_state')!r} as process {state.get('pid')!r}, its process is {pid}"
             if state.get("gateway_state") == "running" and str(state.get("pid")) == pid != "0":
@@ -307,7 +308,7 @@ def prompt_by_command(probe: Probe) -> str:
         command = [RUNUSER, "--user", user, "--", COMMAND]
         command += ["-z", probe.prompt, "--usage-file", f"{folder}/usage.json"]
         status, text, words = run_for(command, probe.prompt_timeout_s)
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*NO_JSON, AttributeError):
             usage = json.loads(read_home(user, f"{folder}/usage.json") or "")
             if status == 0 and usage.get("completed") is True and not usage.get("failed"):
                 if probe.expect not in text:
