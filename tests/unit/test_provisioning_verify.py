@@ -296,6 +296,31 @@ WRONG: list[tuple[str, tuple[int, Any], str]] = [
 ]
 
 
+@pytest.mark.parametrize("by_api", [True, False])
+def test_a_key_that_the_endpoint_repeats_is_not_repeated(
+    quiet: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_api: bool
+) -> None:
+    """Neither in what has failed nor in an answer, which goes into the stack's state."""
+    key = "sk-the-models-own-key"
+    (tmp_path / ".env").write_text(f"API_SERVER_KEY='{KEY}'\nMODEL_API_KEY='{key}'\n")
+    words = f"Incorrect API key provided: Bearer {key}"
+    turn = {"choices": [{"message": {"content": words}, "finish_reason": "error"}]}
+    quiet.answers["/v1/chat/completions"] = (200, turn)
+    speaks(quiet, f"echo {words}", failed=True, completed=False)
+    status, out, err = outcome(quiet, monkeypatch, api_server=by_api, dashboard=False)
+    assert status == 1
+    assert "Incorrect API key provided: Bearer [secret]" in err
+    assert key not in out + err
+    quiet.answers["/v1/chat/completions"] = (
+        200,
+        {"choices": [{"message": {"content": words}, "finish_reason": "stop"}]},
+    )
+    speaks(quiet, f"echo {words}")
+    status, out, err = outcome(quiet, monkeypatch, api_server=by_api, dashboard=False, expect="Incorrect")
+    assert status == 0, err
+    assert json.loads(out)["answer"] == "Incorrect API key provided: Bearer [secret]"
+
+
 REMEDY = re.compile("Check |Start it again: |Its last lines are above; |Something else may listen there: |If it was ")
 
 

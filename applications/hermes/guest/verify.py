@@ -27,7 +27,7 @@ from typing import Any
 from applications.hermes.guest.backend import ENGINE, health_of
 from applications.hermes.guest.cli import COMMAND
 from applications.hermes.guest.inputs import Facts, Folder, Installed, Probe
-from applications.hermes.guest.journal import journal
+from applications.hermes.guest.journal import journal, without_secrets
 from applications.hermes.guest.names import (
     CONTAINER,
     CONTAINER_UNIT,
@@ -90,7 +90,10 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirec
 
 
 class Unproven(Refusal):
-    """Something is not as declared."""
+    """Something is not as declared. What others say of it is shown without secrets."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(without_secrets(text))
 
 
 def say(text: str) -> None:
@@ -555,9 +558,8 @@ def check_gateway(probe: Probe, version: str, deadline: float) -> None:
 
 def prompt(probe: Probe) -> str:
     """The agent's answer to probe.prompt."""
-    if probe.by_api:
-        return check_prompt(api_base(probe), api_key(), probe)
-    return prompt_by_command(probe)
+    answer = check_prompt(api_base(probe), api_key(), probe) if probe.by_api else prompt_by_command(probe)
+    return without_secrets(answer)
 
 
 def verify(probe: Probe) -> dict[str, Any]:
