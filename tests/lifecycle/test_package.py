@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -73,8 +74,11 @@ def test_a_program_of_ones_own_has_the_components_and_their_protections(site: Si
     (own / "__main__.py").write_text(taken)
     refused = pulumi("preview")
     assert not refused.ok
-    # The SDK of the other program adds its traceback; ours comes before it, and alone in YAML.
-    assert f"CT {CATTLE}" in refused.explain().partition("Traceback")[0]
+    # As docs/package.md has it: ours is whole and comes first, and the SDK of the other program adds its own.
+    ours, added = refused.errors
+    assert ours.startswith("hermes-homelab:index:Attachment resource 'files' has a problem: The volume ")
+    assert f"on node pve: pct shutdown {CATTLE}" in ours
+    assert re.search(r"[Rr]esource monitor (shut down|has terminated, shutting down)$", added)
     shutil.copy(EXAMPLE / "__main__.py", own)
 
     kept = site.node.volumes()
