@@ -269,15 +269,16 @@ def network_plan(client: Proxmox, spec: NetworkSpec | None, guest: GuestCheck, s
 
 
 def judge_pet(
-    stack: PetStack, check: PetCheck, state: OwnState, answered: Callable[[], object] = tuple
+    stack: PetStack, check: PetCheck, state: OwnState, reached: Callable[[], object] = tuple
 ) -> tuple[list[Fault], list[str], NetworkPlan]:
     """What stands in the pet's way, what is to be known of its node, and its network; reads only.
 
-    ``answered``: called once the API has answered, with much still to be asked.
+    ``reached``: called once the node has answered, with much still to be asked.
     """
     warnings: list[str] = []
     with Proxmox(stack.connection) as client:
-        found = preflight_pet(client, check, partial(_once_answered, stack, answered), warnings.extend)
+        trust = partial(check_plugin_trust, stack.connection, _plugin_environment())
+        found = preflight_pet(client, check, trust, warn=warnings.extend, reached=reached)
         # Only warnings come of it, and a node that does not answer is not waited for twice.
         network = NetworkPlan(None) if found else network_plan(client, None, check.guest, state)
     return [of_stack(fault, "pet") for fault in found], warnings, network
@@ -287,26 +288,22 @@ def judge_cattle(
     stack: CattleStack,
     check: CattleCheck,
     state: OwnState,
-    answered: Callable[[], object] = tuple,
+    reached: Callable[[], object] = tuple,
     answer: Callable[[str], str | None] = answer_of,
 ) -> tuple[list[Fault], list[str], list[str], NetworkPlan]:
     """What stands in the cattle's way, what is to be known of its node, what is to be done to its host mounts' folders,
-    and its network; reads only. ``answered``: as with `judge_pet`; ``answer``: as with `preflight_cattle`.
+    and its network; reads only. ``reached``: as with `judge_pet`; ``answer``: as with `preflight_cattle`.
     """
     warnings: list[str] = []
     with Proxmox(stack.connection) as client:
-        found = preflight_cattle(client, check, partial(_once_answered, stack, answered), answer, warnings.extend)
+        trust = partial(check_plugin_trust, stack.connection, _plugin_environment())
+        found = preflight_cattle(client, check, trust, answer, warn=warnings.extend, reached=reached)
         folders, steps = judged_folders(client, stack, check.host)
         spec = network_spec(stack.cattle.network)
         network = network_plan(client, spec, check.guest, state) if client.answered else NetworkPlan(spec)
     # An application may ask for it by a setting of its own.
     own = {Subject.KEYCTL: stack.keyctl_key}
     return [of_stack(fault, "cattle", own) for fault in (*found, *folders)], warnings, steps, network
-
-
-def _once_answered(stack: Stack, answered: Callable[[], object]) -> tuple[Fault, ...]:
-    answered()
-    return check_plugin_trust(stack.connection, _plugin_environment())
 
 
 def judged_folders(client: Proxmox, stack: CattleStack, spec: HostMountSpec | None) -> tuple[list[Fault], list[str]]:

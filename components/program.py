@@ -89,16 +89,16 @@ def parts_in_clear(stack_file: str, project: str) -> frozenset[str]:
 
 
 def _pet(stack: PetStack) -> dict[str, pulumi.Input[Any]]:
-    pet = declare_pet("pet", stack, read_own_state(stack.claim), answered=start_ahead)
+    pet = declare_pet("pet", stack, read_own_state(stack.claim), reached=start_ahead)
     return {"vmid": pet.vmid, "node": pet.node, "volumes": pet.volumes}
 
 
 def declare_pet(
-    name: str, stack: PetStack, state: OwnState, *, answered: Callable[[], object] = tuple, **more: Any
+    name: str, stack: PetStack, state: OwnState, *, reached: Callable[[], object] = tuple, **more: Any
 ) -> PetStorage:
     """Check a pet's surroundings, then declare it.
 
-    ``answered``: called once Proxmox has answered, with much still to be asked; ``more``: as the component takes it.
+    ``reached``: called once the node has answered, with much still to be asked; ``more``: as the component takes it.
     """
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
     from components.preflight import chosen_template, judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
@@ -107,7 +107,7 @@ def declare_pet(
     _refuse(stack, pet_place_faults(stack, state))
     stack = stack.model_copy(update={"template": chosen_template(stack, state)})
     check = pet_check(stack, state)
-    faults, warnings, network = judge_pet(stack, check, state, answered)
+    faults, warnings, network = judge_pet(stack, check, state, reached)
     _refuse(stack, faults)
     _warn([*warnings, *network.warnings(stack.pet.vmid)])
     return PetStorage(name, stack, check.volumes, there=network.there, **more)
@@ -138,7 +138,7 @@ def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
         pet = pet_outputs(stack)
         owner, volid = int(pet["vmid"]), _volume_of(pet, stack)["volid"]
     state = read_own_state(stack.claim)
-    return declare_cattle("cattle", stack, state, owner=owner, volid=volid, answered=start_ahead).exports
+    return declare_cattle("cattle", stack, state, owner=owner, volid=volid, reached=start_ahead).exports
 
 
 def declare_cattle(
@@ -149,12 +149,12 @@ def declare_cattle(
     owner: int | None,
     volid: str | None,
     later: pulumi.Output[str] | None = None,
-    answered: Callable[[], object] = tuple,
+    reached: Callable[[], object] = tuple,
     **more: Any,
 ) -> Cattle:
     """Check a cattle's surroundings, then declare it.
 
-    ``later``: the volume, where it is yet to be made, and nothing is known of it; ``answered``, ``more``: as with
+    ``later``: the volume, where it is yet to be made, and nothing is known of it; ``reached``, ``more``: as with
     `declare_pet`.
     """
     # Nobody answers there, as it should be, and that takes a second to know.
@@ -177,7 +177,7 @@ def declare_cattle(
     golden, golden_faults = golden_template(stack, state, keys)
     check = cattle_check(stack, state, owner=owner, volid=volid, host=host, keys=keys, golden=golden)
     _refuse(stack, number_faults("cattleVmid", stack.cattle.vmid, state))
-    faults, warnings, folders, network = judge_cattle(stack, check, state, answered, answer)
+    faults, warnings, folders, network = judge_cattle(stack, check, state, reached, answer)
     vmid = stack.cattle.vmid
     lost = network.faults(vmid, stack.connection.node)
     _refuse(stack, [*key_faults, *golden_faults, *home_faults(stack, keys, state), *faults, *lost])

@@ -633,18 +633,24 @@ Warn = Callable[[Iterable[str]], object]
 
 
 def preflight_pet(
-    client: Proxmox, check: PetCheck, others: Callable[[], Collection[Fault]] = tuple, warn: Warn = tuple
+    client: Proxmox,
+    check: PetCheck,
+    others: Callable[[], Collection[Fault]] = tuple,
+    *,
+    warn: Warn = tuple,
+    reached: Callable[[], object] = tuple,
 ) -> list[Fault]:
     """All faults that stand in the pet's way. Reads only; raises nothing: what cannot be read is a fault.
 
     ``others``: asked for more of them once the API has answered; without an answer they would say the same again.
+    ``reached``: called once the node is known to answer, before most is asked.
     """
     storages, owner = [spec.storage for spec in check.volumes], check.guest.vmid
 
     def judge(seen: NodeFacts) -> list[Fault]:
         return pet_faults(check, seen)
 
-    return _preflight(client, check.guest, storages, owner, judge=judge, others=others, warn=warn)
+    return _preflight(client, check.guest, storages, owner, judge=judge, others=others, warn=warn, reached=reached)
 
 
 def preflight_cattle(
@@ -652,7 +658,9 @@ def preflight_cattle(
     check: CattleCheck,
     others: Callable[[], Collection[Fault]] = tuple,
     answer: Callable[[str], str | None] = answer_of,
+    *,
     warn: Warn = tuple,
+    reached: Callable[[], object] = tuple,
 ) -> list[Fault]:
     """All faults that stand in a cattle's way, as with `preflight_pet`.
 
@@ -671,7 +679,9 @@ def preflight_cattle(
         except ProxmoxError as error:
             return [_unread(Subject.HOST_MOUNT, error), *cattle_faults(check, seen)]
 
-    return _preflight(client, check.guest, storages, owner, judge=judge, others=others, warn=warn, answer=answer)
+    return _preflight(
+        client, check.guest, storages, owner, judge=judge, others=others, warn=warn, reached=reached, answer=answer
+    )
 
 
 def _preflight(
@@ -683,6 +693,7 @@ def _preflight(
     judge: Callable[[NodeFacts], list[Fault]],
     others: Callable[[], Collection[Fault]],
     warn: Warn,
+    reached: Callable[[], object],
     answer: Callable[[str], str | None] = answer_of,
 ) -> list[Fault]:
     try:
@@ -710,6 +721,8 @@ def _preflight(
     if node_fault(nodes, guest.node) and permissions is not None:
         around = Around(nodes, (), permissions)
     if any(node.name == guest.node and not node.offline for node in nodes):
+        if guest.node == client.connection.node:
+            reached()
         listed = read("storages", lambda: client.storages(guest.node)) or ()
         if listed and permissions is not None and guest.node == client.connection.node:
             around = Around(nodes, listed, permissions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -322,6 +323,33 @@ def test_an_offline_node_is_one_fault(ask: Callable[[Server], list[Fault]]) -> N
     assert [(fault.key, fault.rule) for fault in faults] == [("node", "must be online")]
     # Another node would answer 595 for it, and the client ask again for half a minute.
     assert not [asked.path for asked in server.asked if asked.path.startswith("/nodes/pve/")]
+
+
+@pytest.mark.parametrize(
+    "preflight", [partial(preflight_pet, check=PET), partial(preflight_cattle, check=CATTLE, answer=nobody)]
+)
+@pytest.mark.parametrize(
+    ("changes", "reached"),
+    [
+        ({}, True),
+        # What else is wrong does not keep a node from answering.
+        ({"GET /nodes/pve/network": data([])}, True),
+        ({"GET /nodes": data([{"node": "pve", "status": "offline"}])}, False),
+        ({"GET /nodes": data([{"node": "pve2", "status": "online"}])}, False),
+        ({"GET /version": die("authentication failure", 401)}, False),
+    ],
+)
+def test_a_node_is_reached_before_it_is_asked_or_not_at_all(
+    preflight: Callable[..., list[Fault]], changes: dict[str, Answer], reached: bool
+) -> None:
+    """Who is told so talks with the node, too: what is wrong with it is told once."""
+    server = Server({**ROUTES, **changes})
+    before: list[int] = []
+    preflight(
+        server.client(),
+        reached=lambda: before.append(len([one for one in server.asked if one.path.startswith("/nodes/pve/")])),
+    )
+    assert before == ([0] if reached else [])
 
 
 TWO_NODES = data([{"node": "pve", "status": "online"}, {"node": "pve2", "status": "offline"}])
