@@ -622,9 +622,12 @@ class Attempt:
         path = shlex.quote(str(noted_path()))
         try:
             with closing(connect(self.guest.target)) as connection:
-                connection.run(f"umask 077; cat >{path}.part && mv {path}.part {path}", stdin=line.encode())
+                done = connection.run(f"umask 077; cat >{path}.part && mv {path}.part {path}", stdin=line.encode())
+            wrong = done.words if done.status else ""
         except ProvisioningError as error:
-            print(f"drill: it can't be noted down in the cattle: {error}", file=sys.stderr)
+            wrong = str(error)
+        if wrong:
+            print(f"drill: it can't be noted down in the cattle: {wrong}", file=sys.stderr)
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from applications.hermes.held import Database, Held, agents_python
 from applications.hermes.settings import AgentStack
 from provisioning.console import PROJECT
 from provisioning.guest.common import Refusal
+from provisioning.ssh import CommandResult
 from proxmox.ownership import render_notes
 from settings.read import read_stack, usable_settings
 from tests.settings import DOCKER, ENVIRONMENT, MODEL, cattle
@@ -413,6 +414,23 @@ def test_an_engine_that_outlives_its_drill_keeps_the_lock(monkeypatch: pytest.Mo
         outlives.wait()
     with drill.a_place("cattle"):
         pass
+
+
+def test_a_note_that_the_cattle_does_not_take_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full:
+        def run(self, *_: object, **__: object) -> CommandResult:
+            return CommandResult(1, b"", b"no space left")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(drill, "connect", lambda _target: Full())
+    nothing: Any = argparse.Namespace(target=None)
+    attempt = drill.Attempt(nothing, nothing, {}, nothing, nothing)
+    attempt.backup = NAME
+    attempt.note("")
+    assert "can't be noted down in the cattle: no space left" in capsys.readouterr().err
 
 
 # ---- in the guest ---------------------------------------------------------------------------------------------------
