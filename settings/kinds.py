@@ -150,11 +150,6 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
-def bracketed(host: str) -> str:
-    """A host as a URL has it."""
-    return f"[{host}]" if ":" in host else host
-
-
 Port = Annotated[int, Field(ge=1, le=65535)]
 HostAddress = Annotated[str, AfterValidator(_host_address)]
 WHY_NO_LOGIN = "a login in it would be shown in the preview, and kept in clear"

@@ -14,7 +14,8 @@ from applications.hermes.phases import (
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import AgentSettings, DockerAgent
 from applications.hermes.settings.dashboard import EVERYWHERE
-from settings.kinds import bracketed, is_loopback
+from provisioning.guest.common import bracket
+from settings.kinds import is_loopback
 
 
 def asks_state(ask: str, expected: str, start: str) -> str:
@@ -115,7 +116,7 @@ def _in_guest(host: str, port: int) -> str:
 
 
 def _url(host: str, port: int) -> str:
-    return f"http://{bracketed(host)}:{port}"
+    return f"http://{bracket(host)}:{port}"
 
 
 APPLICATION = Application(

@@ -20,9 +20,9 @@ from applications.hermes.guest.names import API_SERVER, DASHBOARD_SERVER, IDENTI
 from applications.hermes.guest.walls import DATA_MOUNT
 from applications.hermes.settings import AgentStack
 from applications.hermes.settings.agent import DockerAgent
+from applications.hermes.settings.docker import DATA
 
 PROJECT = "hermes"
-DATA = "/opt/data"  # HERMES_HOME in upstream's image (facts hermes 2, "Docker image")
 PATH = ":".join(
     (
         *("/opt/hermes/bin", "/opt/hermes/.venv/bin", "/usr/local/sbin", "/usr/local/bin"),

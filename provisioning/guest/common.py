@@ -338,4 +338,5 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def bracket(host: str) -> str:
+    """A host as a URL has it."""
     return f"[{host}]" if ":" in host else host

@@ -38,7 +38,7 @@ SOURCES = {
 SOURCES |= {"prompt", "prompt_by_command", "check_prompt", "wait_for", "backups", "prune", "reader", "started_from"}
 SAFE = {"said", "told", "quoted", "quote", "command", "to_paste", "name", "shown", "named", "lines_of", "plain_path"}
 SAFE |= {"names", "dumps", "int", "float", "len", "round", "bool", "isinstance"}
-SAFE |= {"answer_of", "proper_backup", "standing_of", "is_active", "how_it_failed", "start_again"}
+SAFE |= {"answer_of", "proper_backup", "standing_of", "is_active", "how_it_failed", "start_remedy"}
 TEXTS = {"Refusal", "CommandFailed", "EngineRefusal", "failed", "Unproven", "print", "say", "append"}
 # A verb of a command that somebody may paste, in a text of ours.
 VERBS = re.compile(r"\b(runuser|systemctl|scripts/agent|kill|rm|mv|find|chown|pct|apt-get)\b[^.:\n]*$")

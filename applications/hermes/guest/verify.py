@@ -74,7 +74,7 @@ LOOK = "Its last lines are above; `scripts/agent logs` shows more."
 ELSE_THERE = "Something else may listen there: `ss -ltnp` in the container names it."
 
 
-def start_again(service: str) -> str:
+def start_remedy(service: str) -> str:
     """The remedy for a service that runs with something older."""
     return f"Start it again: {command('systemctl', 'restart', CONTAINER_UNIT if service == CONTAINER else service)}"
 
@@ -253,7 +253,7 @@ def check_health(base: str, key: str, version: str, deadline: float, service: st
     if health.get("version") != version:
         raise Unproven(
             f"the running gateway is version {health.get('version')!r}, installed is {version}: "
-            f"it was not restarted.\n{start_again(service)}"
+            f"it was not restarted.\n{start_remedy(service)}"
         )
     while True:
         status, detailed = request(f"{base}/health/detailed", key=key, timeout_s=20)
@@ -293,7 +293,8 @@ def check_running(probe: Probe, deadline: float) -> None:
     running, installed = started_from(pid), os.path.realpath(CURRENT)
     if not running.startswith(f"{installed}/"):
         raise Unproven(
-            f"the gateway runs {name(running)}, installed is {installed}: it was not restarted.\n{start_again(GATEWAY)}"
+            f"the gateway runs {name(running)}, installed is {installed}: it was not restarted.\n"
+            f"{start_remedy(GATEWAY)}"
         )
 
 
@@ -373,7 +374,7 @@ def check_dashboard(probe: Probe, version: str, deadline: float) -> None:
             return
         # It learns of the gateway by a file, a little later than the gateway answers; all else never heals.
         if time.monotonic() >= deadline or not wrong[0].startswith("gateway_running"):
-            raise Unproven(f"{url} disagrees: {'; '.join(wrong)}.\n{start_again(services_of(probe)[-1])}")
+            raise Unproven(f"{url} disagrees: {'; '.join(wrong)}.\n{start_remedy(services_of(probe)[-1])}")
         time.sleep(POLL_S)
 
 
@@ -395,7 +396,7 @@ def check_oidc(base: str, public_url: str) -> None:
     if asked["redirect_uri"] != [f"{public_url}/auth/callback"]:
         back = said(asked["redirect_uri"][0])
         raise Unproven(
-            f"a login would lead back to {back}, declared is {public_url}/auth/callback.\n{start_again(DASHBOARD)}"
+            f"a login would lead back to {back}, declared is {public_url}/auth/callback.\n{start_remedy(DASHBOARD)}"
         )
 
 

@@ -254,14 +254,12 @@ class BareMetalAgent(AgentSettings):
             # facts hermes 3, issue 11258
             yield (
                 f"agentRestart is {self.service.restart}: the agent ends itself with success when it wants to be "
-                "started "
-                "again (after /restart, say), and then stays down. always is what upstream runs it with."
+                "started again (after /restart, say), and then stays down. always is what upstream runs it with."
             )
         if self.api.enabled and not is_loopback(self.api.host):
             yield (
                 f"agentApiHost is {self.api.host}: the API speaks plain HTTP, so its key and all prompts can be "
-                "read on "
-                "the way. On 127.0.0.1 it is reached through SSH."
+                "read on the way. On 127.0.0.1 it is reached through SSH."
             )
         yield from super().warnings()
         if self.install.source == "pypi":
