@@ -35,6 +35,8 @@ class Release:
     """The refusal of one (pve-container 6.0.19: API2/LXC.pm, clone_vm)."""
     pool_letter: bool = True
     """A pool's name must start with a letter (pve-manager: API2/Pool.pm, create_pool)."""
+    unmet: str = "missing property required by '{}'"
+    """What is said of a parameter that another one requires (pve-common 9.0.8: JSONSchema.pm, check_object)."""
     resize_line: int = 2386
     """The line of API2/LXC.pm in a refusal (pve-container: resize_vm)."""
     vm_admin: tuple[str, ...] = ("VM.GuestAgent.Unrestricted", "VM.Replicate")
@@ -61,6 +63,7 @@ RELEASES: Mapping[str, Release] = {
         names_clone=False,
         clone_of_running="Cannot do full clones on a running container without snapshots",
         pool_letter=False,
+        unmet="missing property - '{}' requires this property",
         resize_line=2205,
         vm_admin=("VM.Monitor",),
         vm_user=(),

@@ -181,7 +181,7 @@ def prepare(method: Method, path: str, path_params: Mapping[str, str], call: Cal
         raise ApiError(501, "a change of users, rights or pools without a quorum is not modelled by this lab")
     if node == "localhost":
         call.params["node"] = call.local_node or call.cluster.config.nodes[0]
-    validate(method.schema, call.params)
+    validate(method.schema, call.params, call.cluster.config.release.unmet)
 
 
 def not_implemented(verb: str, path: str) -> ApiError:

@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from pvelab.errors import bad_params
@@ -125,8 +126,11 @@ def _check_type(prop: Prop, value: str) -> str | None:
     return None if matches else f"type check ('{prop.type}') failed - got '{value}'"
 
 
-def check_params(schema: Schema, params: Mapping[str, str], path: str = "") -> dict[str, str]:
-    """All faults of ``params``, by name (prefixed with ``path.`` inside a property string)."""
+def check_params(schema: Schema, params: Mapping[str, str], path: str = "", unmet: str = "") -> dict[str, str]:
+    """All faults of ``params``, by name (prefixed with ``path.`` inside a property string).
+
+    ``unmet``: what is said of a parameter that another one requires, which stands in the braces.
+    """
 
     def name(key: str) -> str:
         return f"{path}.{key}" if path else key
@@ -141,23 +145,23 @@ def check_params(schema: Schema, params: Mapping[str, str], path: str = "") -> d
         if fault is not None:
             faults[name(key)] = fault
         elif prop.requires is not None and prop.requires not in params:
-            faults[name(prop.requires)] = "missing property - '" + key + "' requires this property"
+            faults[name(prop.requires)] = unmet.format(name(key))
     for key, prop in schema.items():
         if prop.required and key not in params:
             faults[name(key)] = MISSING
     return faults
 
 
-def validate(schema: Schema, params: Mapping[str, str]) -> None:
+def validate(schema: Schema, params: Mapping[str, str], unmet: str) -> None:
     """Raise the 400 of facts proxmox 0 when any parameter is at fault."""
-    faults = check_params(schema, params)
+    faults = check_params(schema, params, unmet=unmet)
     if faults:
         raise bad_params(faults)
 
 
 # --- property strings -------------------------------------------------------------------------------------------------
 
-_KEY_VALUE = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+_KEY_VALUE = re.compile(r"([^=]+)=(.+)")
 
 
 def parse_property_string(fmt: PropertyFormat, text: str, path: str = "") -> Params:
@@ -169,6 +173,8 @@ def parse_property_string(fmt: PropertyFormat, text: str, path: str = "") -> Par
         match = _KEY_VALUE.fullmatch(part)
         if match:
             key, value = match.group(1), match.group(2)
+        elif "=" in part:
+            raise FormatError("missing key in comma-separated list property\n")
         elif fmt.default_key is not None:
             key, value = fmt.default_key, part
         else:
@@ -227,17 +233,16 @@ def format_size(size: int) -> str:
 
 # --- formats ----------------------------------------------------------------------------------------------------------
 
-_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _DNS_NAME = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}")
 _MAC = re.compile(r"[0-9a-fA-F][02468aceACE](?::[0-9a-fA-F]{2}){5}")
 _VOLUME_ID = re.compile(r"([a-z][a-z0-9_.-]*[a-z0-9]):(.+)", re.IGNORECASE)
 _TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*")
-_SEPARATORS = re.compile(r"[\s,;\0]+")
 
 
 def split_list(text: str) -> list[str]:
-    """Proxmox's list parameters: separated by comma, semicolon, white space or NUL."""
-    return [part for part in _SEPARATORS.split(text) if part]
+    """Proxmox's list parameters: separated by NUL where there is one, else by comma, semicolon or white space."""
+    return [part for part in (text.split("\0") if "\0" in text else re.split(r"[\s,;]+", text)) if part]
 
 
 def dns_name(value: str) -> None:
@@ -311,9 +316,8 @@ def config_id_list(value: str) -> None:
 
 
 def tag_list(value: str) -> None:
-    # Checked as given: a list separated by anything else than the separators is one bad tag.
-    for part in re.split(r"[;,\0]|\s(?=$)", value):
-        if part and not _TAG.fullmatch(part.strip()):
+    for part in split_list(value):
+        if not _TAG.fullmatch(part):
             raise ValueError("invalid characters in tag")
 
 
@@ -328,10 +332,7 @@ def mac_address(value: str) -> None:
 
 
 def disk_size(value: str) -> None:
-    try:
-        parse_size(value)
-    except ValueError:
-        raise ValueError("value does not look like a valid disk size") from None
+    parse_size(value)
 
 
 def volume_id(value: str) -> None:
@@ -375,14 +376,26 @@ def ipv6_config(value: str) -> None:
 
 
 def device_path(value: str) -> None:
-    if not value.startswith("/dev/"):
-        raise ValueError("value does not look like a device path")  # text not in the facts
+    if not value.startswith("/dev/") or re.search(r"/\.\.?(?:/|$)", value):
+        raise ValueError(f"{value} is not a valid device path")
 
 
 def startup_order(value: str) -> None:
-    for part in value.split(","):
-        if not re.fullmatch(r"(?:order=)?\d+|(?:up|down)=\d+", part):
-            raise ValueError("unable to parse pve-startup-order")
+    """Perl takes an empty text and "0" for nothing (PVE::JSONSchema, pve_parse_startup_order)."""
+    parts = [part for part in value.split(",") if part.strip()]
+    if value in ("", "0") or not all(re.fullmatch(r"(?:order=)?\d+|(?:up|down)=\d+", part) for part in parts):
+        raise ValueError("unable to parse startup options")
+
+
+_ZONES = Path("/usr/share/zoneinfo/zone.tab")
+
+
+def time_zone(value: str) -> None:
+    """One of the node's list (PVE::JSONSchema, pve_verify_timezone); any where this machine has no such list."""
+    lines = _ZONES.read_text().splitlines() if _ZONES.exists() else []
+    zones = {line.split("\t")[2] for line in lines if not line.lstrip().startswith("#")}
+    if value not in ("host", "UTC") and zones and value not in zones:
+        raise ValueError(f"invalid time zone '{value}'")
 
 
 _USER = r"[^\s:/@!]+@[A-Za-z][A-Za-z0-9.\-_]+"
@@ -402,7 +415,7 @@ def token_id_list(value: str) -> None:
 # --- guests -----------------------------------------------------------------------------------------------------------
 
 MAX_MOUNT_POINTS = 256
-MAX_NETWORKS = 10
+MAX_NETWORKS = 32
 MAX_DEVICES = 256
 
 FEATURES = PropertyFormat(
@@ -416,6 +429,7 @@ FEATURES = PropertyFormat(
     }
 )
 
+_PLAIN = r"[^\x00-\x08\x0a-\x1f\x7f]"
 _MOUNT_OPTION = "(?:discard|lazytime|noatime|nodev|noexec|nosuid)"
 _ID_MAP = "[ug]:[0-9]+:[0-9]+:[1-9][0-9]*"
 
@@ -469,6 +483,7 @@ DEVICE = PropertyFormat(
     },
     default_key="path",
 )
+UNUSED = PropertyFormat({"volume": Prop(required=True, format=volume_id)}, default_key="volume")
 
 OS_TYPES = ("debian", "devuan", "ubuntu", "centos", "fedora", "opensuse", "archlinux", "alpine", "gentoo", "nixos")
 LOCKS = (
@@ -485,8 +500,8 @@ GUEST_OPTIONS: dict[str, Prop] = {
     "cpuunits": Prop("integer", minimum=0, maximum=500000),
     "debug": Prop("boolean"),
     "description": Prop(max_length=8192),
-    "entrypoint": Prop(),
-    "env": Prop(),
+    "entrypoint": Prop(pattern=_PLAIN + "+"),
+    "env": Prop(pattern=rf"\w+={_PLAIN}*(?:\0\w+={_PLAIN}*)*"),
     "features": Prop(format=FEATURES),
     "hookscript": Prop(format=volume_id),
     "hostname": Prop(format=dns_name, max_length=255),
@@ -502,12 +517,12 @@ GUEST_OPTIONS: dict[str, Prop] = {
     "swap": Prop("integer", minimum=0),
     "tags": Prop(format=tag_list),
     "template": Prop("boolean"),
-    "timezone": Prop(pattern=r"host|[A-Za-z0-9_+\-]+(?:/[A-Za-z0-9_+\-]+)*"),
+    "timezone": Prop(format=time_zone),
     "tty": Prop("integer", minimum=0, maximum=6),
     "unprivileged": Prop("boolean"),
     **{f"net{n}": Prop(format=NETWORK) for n in range(MAX_NETWORKS)},
     **{f"mp{n}": Prop(format=MOUNT_POINT) for n in range(MAX_MOUNT_POINTS)},
-    **{f"unused{n}": Prop(format=volume_id) for n in range(MAX_MOUNT_POINTS)},
+    **{f"unused{n}": Prop(format=UNUSED) for n in range(MAX_MOUNT_POINTS)},
     **{f"dev{n}": Prop(format=DEVICE) for n in range(MAX_DEVICES)},
 }
 """Every option of a container that the API can set; ``parent`` and ``snaptime`` are internal."""

@@ -205,8 +205,6 @@ def create(call: Call) -> object:
     for name in ("unique", "bwlimit", "ignore-unpack-errors"):
         if call.get(name) not in (None, "0"):
             raise ApiError(501, f"parameter '{name}' of create is not modelled by this lab")
-    if call.flag("force"):
-        raise bad_param("force", "missing property - 'restore' requires this property")
     return guestlife.create(call.cluster, call.who, call.node, params)
 
 
