@@ -143,6 +143,7 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {
         "move-rootfs-to-guest",
         "move-unused-to-used",
         "move-to-nobody",
+        *("move-to-another-node", "move-to-where-it-is", "move-storage-nothing"),
         "move-locked",
         "move-template",
         "move-digest",

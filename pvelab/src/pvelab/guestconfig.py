@@ -23,6 +23,7 @@ from pvelab.guestfile import (
 from pvelab.runtime import Log, RuntimeFault, failed_hot_mount
 from pvelab.schema import (
     MAX_MOUNT_POINTS,
+    MISSING,
     MOUNT_POINT,
     NETWORK,
     ROOTFS,
@@ -90,6 +91,12 @@ def check_network(cluster: Cluster, key: str, value: str) -> None:
     net = parse_property_string(NETWORK, value, key)
     if int(net.get("mtu", 0)) > cluster.config.bridge_mtu:
         raise die(f"{key}: MTU size '{net['mtu']}' is bigger than bridge MTU '{cluster.config.bridge_mtu}'")
+
+
+def no_such_mount(key: str) -> ApiError:
+    """What comes of an empty value where a mount is to be read (PVE::LXC::Config, parse_volume)."""
+    missing = ("volume",) if key == "rootfs" else ("mp", "volume")
+    return die("format error\n" + "".join(f"{name}: {MISSING}\n" for name in missing))
 
 
 def add_unused(config: GuestConfig, volid: str) -> None:

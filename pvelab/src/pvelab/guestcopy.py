@@ -41,17 +41,19 @@ def _move_to_storage(
     def check() -> tuple[GuestConfig, str]:
         config = cluster.load(node, vmid)
         check_config_lock(config)
-        check_digest(config, params.get("digest"))
         if cluster.is_running(node, vmid):
             raise die("cannot move volumes of a running container")
-        value = config.get(key)
-        volid = volume_of(key, value) if value is not None else None
-        if volid is None:
-            raise die(f"volume '{key}' for container '{vmid}' does not exist" if value is None else "not a volume")
         if is_unused(key):
             raise die(f"cannot move volume '{key}', only configured volumes can be moved to another storage")
+        value = config.get(key)
+        if value is None:
+            raise guestconfig.no_such_mount(key)
+        volid = volume_of(key, value)
+        if volid is None:
+            raise die("not a volume")
         if delete and any(volume_of(k, v) == volid for s in config.snapshots.values() for k, v in _slots(s.options)):
             raise die("you can't move a volume with snapshots and delete the source")
+        check_digest(config, params.get("digest"))
         cluster.volumes.for_containers(storage, node)
         return config, volid
 
@@ -78,7 +80,7 @@ def _move_to_storage(
                 del config.options["lock"]
                 cluster.store(node, vmid, config)
                 if delete:
-                    guestconfig.free_if_own(cluster, node, vmid, old, task.line)
+                    _free_moved(cluster, node, vmid, old, task)
         except (ApiError, RuntimeFault):
             if new is not None:
                 cluster.volumes.free(node, new, task.line)
@@ -89,6 +91,17 @@ def _move_to_storage(
             raise
 
     return cluster.start_task(node, "move_volume", vmid, who, worker)
+
+
+def _free_moved(cluster: Cluster, node: str, vmid: int, volid: str, task: Task) -> None:
+    """The source, whoever owns it; what can't be freed is listed as unused (API2/LXC.pm, move_volume)."""
+    try:
+        cluster.volumes.free(node, volid, task.line)
+    except (ApiError, RuntimeFault) as error:
+        task.line(str(error))
+        config = cluster.load(node, vmid)
+        guestconfig.add_unused(config, volid)
+        cluster.store(node, vmid, config)
 
 
 def _move_to_guest(
@@ -103,25 +116,11 @@ def _move_to_guest(
             raise die("Cannot move to/from 'rootfs'")
         if is_unused(key) and not is_unused(target_key):
             raise die("Moving an unused volume to a used one is not possible")
-        place = cluster.guests().get(target)
-        if place is None or place.node != node or place.kind != "lxc":
-            raise die(f"could not find CT {target}")
-        source_config, target_config = cluster.load(node, vmid), cluster.load(node, target)
-        for number, config, digest in (
-            (vmid, source_config, params.get("digest")),
-            (target, target_config, params.get("target-digest")),
-        ):
-            check_config_lock(config)
-            if config.flag("template"):
-                raise die("Can't move volumes from or to template CT")
-            try:
-                check_digest(config, digest)
-            except ApiError as error:
-                raise die(f"Container {number}: {error.message}") from None
+        source_config, target_config = _both(cluster, node, vmid, target, params)
         value = source_config.get(key)
         if value is None:
             raise die(f"volume '{key}' for container '{vmid}' does not exist")
-        if target_key in target_config.options and target != vmid:
+        if target_key in target_config.options:
             raise die(f"Target volume key '{target_key}' is already in use for container '{target}'")
         volid = volume_of(key, value)
         if volid is None:
@@ -149,6 +148,31 @@ def _move_to_guest(
                     _reassign(cluster, node, vmid, key, target, target_key, volid, task)
 
     return cluster.start_task(node, "move_volume", f"{vmid}-{key}>{target}-{target_key}", who, worker)
+
+
+def _both(
+    cluster: Cluster, node: str, vmid: int, target: int, params: Mapping[str, str]
+) -> tuple[GuestConfig, GuestConfig]:
+    """The configurations of source and target, where nothing is in the way of a change."""
+    place = cluster.guests().get(target)
+    if place is None:
+        raise die(f"could not find CT {target}")
+    if place.node != node:
+        raise die(f"Both containers need to be on the same node ({node} != {place.node})")
+    source_config, target_config = cluster.load(node, vmid), cluster.load(node, target)
+    for config in (source_config, target_config):
+        check_config_lock(config)
+    if source_config.flag("template") or target_config.flag("template"):
+        raise die("Can't move volumes from or to template CT")
+    for number, config, digest in (
+        (vmid, source_config, params.get("digest")),
+        (target, target_config, params.get("target-digest")),
+    ):
+        try:
+            check_digest(config, digest)
+        except ApiError as error:
+            raise die(f"Container {number}: {error.message}") from None
+    return source_config, target_config
 
 
 def _slots(options: dict[str, str]) -> list[tuple[str, str]]:
@@ -264,7 +288,7 @@ def _judged_clone(
         if snapshot not in source.snapshots:
             raise die(f"snapshot '{snapshot}' does not exist")
         raise ApiError(501, "clone from a snapshot is not modelled by this lab")
-    target = _cloned_options(source, int(params["newid"]), params)
+    target = _cloned_options(source, params)
     for key in sorted(target.options):
         if is_mount(key):
             volume = parse_mount(key, target.options[key])["volume"]
@@ -297,11 +321,12 @@ def _copied(
     return cluster.volumes.copy(node, volid, where, new, task.line, root_owner=root_owner(target))
 
 
-def _cloned_options(source: GuestConfig, new: int, params: Mapping[str, str]) -> GuestConfig:
+def _cloned_options(source: GuestConfig, params: Mapping[str, str]) -> GuestConfig:
     dropped = ("lock", "parent", "template")
     options = {k: v for k, v in source.options.items() if k not in dropped and not is_unused(k)}
     options["lock"] = "create"
-    options["hostname"] = params.get("hostname", f"Copy-of-CT-{options.get('hostname', new)}")
+    if "hostname" in params:
+        options["hostname"] = params["hostname"]
     if "description" in params:
         options["description"] = params["description"].rstrip("\n") + "\n"
     for key in [k for k in options if re.fullmatch(r"net\d+", k)]:

@@ -15,7 +15,7 @@ from pvelab.errors import ApiError, denied, die
 from pvelab.guestfile import NEW_DISK, GuestConfig, Section, is_mount, is_unused, mount_points, mount_type, parse_mount
 from pvelab.rights import check_content, check_options, check_volume_access
 from pvelab.runtime import RuntimeFault, Setup, device_of, failed_start
-from pvelab.schema import FEATURES, MISSING, NETWORK, OS_TYPES, Params, format_size, parse_property_string, parse_size
+from pvelab.schema import FEATURES, NETWORK, OS_TYPES, Params, format_size, parse_property_string, parse_size
 from pvelab.tasks import Task
 
 # Options of the create call that are no options of the guest (facts proxmox 2.2, last row).
@@ -425,9 +425,7 @@ def resize(cluster: Cluster, who: Identity, node: str, vmid: int, params: Mappin
         check_digest(config, params.get("digest"))
         value = config.get(key)
         if value is None:
-            missing = [name for name in ("mp", "volume") if not (name == "mp" and key == "rootfs")]
-            raise die("format error\n" + "".join(f"{name}: {MISSING}\n" for name in missing))
-
+            raise guestconfig.no_such_mount(key)
         mount = parse_mount(key, value)
         volid = mount["volume"]
         if mount_type(volid) != "volume":
