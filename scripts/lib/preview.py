@@ -402,7 +402,8 @@ def comment(all_found: Sequence[Found]) -> tuple[str, bool]:
             table.append(f"| {' | '.join(map(cell, cells))} |")
         if not (made or found.errors):
             nothing.append(found.stack)
-        open_parts += [f"**{found.stack}:** {cell(warning)}" for warning in found.warnings]
+        # In a fence, as errors are: it may name what another token or the agent has named, and Markdown has links.
+        open_parts += [f"**{found.stack}: a warning**\n\n{fenced(warning)}" for warning in found.warnings]
         # The engine tells what does not depend on each other in any order.
         lines = [line for change in sorted(found.changes, key=lambda one: one.name) for line in details(change)]
         if lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -267,7 +268,24 @@ def test_a_change_s_text_ends_no_table_no_fence_and_no_tag() -> None:
     text, _ = comment([Found("pet", [change], warnings=[evil])])
     [line] = [line for line in text.splitlines() if line.startswith("| pet")]
     assert line.count(" | ") == 5
-    assert "<img" not in text.partition("<details>")[0]
+    assert "<img" not in without_fences(text)
+
+
+def without_fences(text: str) -> str:
+    """What Markdown reads as such."""
+    return re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_a_warning_is_no_markdown() -> None:
+    """It may name what another token has named: no link, no picture that tells who reads it, no mention."""
+    evil = "a guest at [/data](http://evil.example) ![p](http://evil.example/p.png) @org/team\n\n```\n# [x](http://y)"
+    text, good = comment([Found("cattle", warnings=[evil])])
+    assert good
+    assert evil in text
+    read = without_fences(text)
+    assert "evil.example" not in read
+    assert "http" not in read
+    assert "@org" not in read
 
 
 FAULT = "Stack pet can't be brought up on https://x: {}\n{}"
