@@ -41,15 +41,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Sharing:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes begins first; what any worker can take fills the gaps at the end.
+    """What takes minutes begins first; what any worker can take fills the gaps at the end, and of it seconds come last.
 
     A file with a single test is a story from end to end: the longest of all. Then the other files with a lab, by the
-    number of their tests. The scheduler keeps this order (--no-loadscope-reorder).
+    number of their tests. Of the lifecycle's files those with few tests have the long ones; the most have those that
+    need no engine. The scheduler keeps this order (--no-loadscope-reorder).
     """
     tests = Counter(_file(item.nodeid) for item in items)
 
     def place(item: pytest.Item) -> tuple[bool, bool, int]:
         count = tests[_file(item.nodeid)]
-        return (False, count > 1, -count) if item.nodeid.startswith(_TOGETHER) else (True, False, 0)
+        if item.nodeid.startswith(_TOGETHER):
+            return (False, count > 1, -count)
+        return (True, False, count if item.nodeid.startswith("tests/lifecycle/") else 0)
 
     items.sort(key=place)
