@@ -198,7 +198,7 @@ def test_port_that_is_taken_is_told_with_its_holder(guest: Guest) -> None:
 def test_a_killed_controller_leaves_a_job_that_the_next_run_picks_up(guest: Guest) -> None:
     plan, target = guest.agent(), guest.target()
     program = (
-        "import sys; import base64, pickle; from provisioning import run_phase\n"
+        "import sys; import base64, pickle; from provisioning.plans import run_phase\n"
         "target, plan = pickle.loads(base64.b64decode(sys.stdin.readline()))\n"
         "run_phase(target, plan, on_line=lambda line: print(line, flush=True), timeout_s=300)\n"
     )
