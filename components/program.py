@@ -133,12 +133,15 @@ def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:
 
 
 def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
-    owner, volid = None, None
+    owner, volid, found = None, None, None
     if stack.cattle.volume:
-        pet = pet_outputs(stack)
-        owner, volid = int(pet["vmid"]), _volume_of(pet, stack)["volid"]
+        try:
+            pet = pet_outputs(stack)
+            owner, volid = int(pet["vmid"]), _volume_of(pet, stack)["volid"]
+        except Faults as faults:
+            found = faults
     state = read_own_state(stack.claim)
-    return declare_cattle("cattle", stack, state, owner=owner, volid=volid, reached=start_ahead).exports
+    return declare_cattle("cattle", stack, state, owner=owner, volid=volid, found=found, reached=start_ahead).exports
 
 
 def declare_cattle(
@@ -149,13 +152,14 @@ def declare_cattle(
     owner: int | None,
     volid: str | None,
     later: pulumi.Output[str] | None = None,
+    found: Faults | None = None,
     reached: Callable[[], object] = tuple,
     **more: Any,
 ) -> Cattle:
     """Check a cattle's surroundings, then declare it.
 
-    ``later``: the volume, where it is yet to be made, and nothing is known of it; ``reached``, ``more``: as with
-    `declare_pet`.
+    ``later``: the volume, where it is yet to be made, and nothing is known of it; ``found``: what is wrong with the
+    volume, to be told with all else that is; ``reached``, ``more``: as with `declare_pet`.
     """
     # Nobody answers there, as it should be, and that takes a second to know.
     answer = AskedAhead(None if state.vmid else stack.cattle.network.static_ip)
@@ -180,7 +184,10 @@ def declare_cattle(
     faults, warnings, folders, network = judge_cattle(stack, check, state, reached, answer)
     vmid = stack.cattle.vmid
     lost = network.faults(vmid, stack.connection.node)
-    _refuse(stack, [*key_faults, *golden_faults, *home_faults(stack, keys, state), *faults, *lost])
+    faults = [*key_faults, *golden_faults, *home_faults(stack, keys, state), *faults, *lost]
+    if found is not None and not faults:
+        raise found
+    _refuse(stack, [*(found.faults if found is not None else ()), *faults])
     _warn([*warnings, *warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
     attach = check.attach
     if later is not None:

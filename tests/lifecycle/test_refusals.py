@@ -138,6 +138,27 @@ def test_all_faults_are_told_at_once(with_pet: Site) -> None:
     assert "exit code" not in run.explain()
 
 
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        pytest.param({}, "petStack = pet", id="no pet yet"),
+        pytest.param({"petStack": "no-such-pet"}, "petStack = no-such-pet", id="no such stack"),
+    ],
+)
+def test_a_missing_pet_hides_no_other_fault(site: Site, setting: dict[str, str], word: str) -> None:
+    site.configure(**setting)
+    for spoil in (_no_template, _no_storage, _no_key):
+        spoil(site)
+    refused(site, "cattle", "preview", "4 faults", word, "debian-13", "fast-lvm", "ssh-keygen")
+
+
+def test_an_unknown_volume_hides_no_other_fault(with_pet: Site) -> None:
+    with_pet.configure(cattleVolume="herrmes")
+    for spoil in (_no_template, _no_storage, _no_key):
+        spoil(with_pet)
+    refused(with_pet, "cattle", "up", "4 faults", "cattleVolume = herrmes", "debian-13", "fast-lvm", "ssh-keygen")
+
+
 @pytest.mark.parametrize("stack", ["pet", "cattle"])
 def test_a_token_that_may_see_no_guest_any_more_is_told_what_it_lacks(with_both: Site, stack: str) -> None:
     """Each run refreshes first, so the plugin's own words come before the checks; ours stand beside them."""
