@@ -40,7 +40,8 @@ def certificate_of(host: str, port: int) -> str:
     try:
         return ssl.get_server_certificate((host, port), timeout=TIMEOUT)
     except OSError as error:
-        raise TrustError(f"{host}:{port} sends no certificate: {error}") from None
+        remedy = "see whether the node is up; write the address as the browser has it for Proxmox: https://NODE:8006"
+        raise TrustError(f"{host}:{port} sends no certificate: {error}\n  do:   {remedy}") from None
 
 
 def fingerprint_of(pem: str) -> str:

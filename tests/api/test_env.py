@@ -244,6 +244,11 @@ def test_a_node_that_does_not_answer_is_told_after_one_attempt(env: Env, node: L
     done = env("check")
     assert done.returncode == 1
     assert f"https://127.0.0.1:{port} did not answer GET /version" in done.stderr
+    beginning = env("init", f"https://127.0.0.1:{port}", "--fingerprint", fingerprint(node))
+    for done in (beginning, shell(f"scripts/trust 127.0.0.1:{port}", tmp_path)):
+        assert done.returncode == 1
+        assert f"127.0.0.1:{port} sends no certificate" in done.stderr
+        assert "do:   see whether the node is up" in done.stderr
 
 
 def test_two_nodes_are_kept_apart_by_a_name(env: Env, node: LabServer, tmp_path: Path) -> None:
