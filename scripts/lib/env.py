@@ -189,7 +189,8 @@ def state_faults(home: Home, values: Mapping[str, str], passphrase: Path | None)
         yield Fault(BACKEND, backend, rule, f"correct it in {home.env}: docs/state.md has examples")
     elif kind == "file" and not Path(rest).is_dir():
         rule = "the folder is not there: is a disk not mounted, or was it moved?"
-        yield Fault(BACKEND, backend, rule, f"correct it in {home.env}; for a new state: scripts/env init")
+        remedy = f"correct it in {home.env}; for a new state: mkdir -m 700 {shlex.quote(rest)}"
+        yield Fault(BACKEND, backend, rule, remedy)
     if kind == "s3" and KEYS_FILE in values:
         yield from keys_faults(Path(values[KEYS_FILE]), backend)
     if passphrase is not None and not (passphrase.is_file() and passphrase.stat().st_size):
@@ -386,7 +387,7 @@ def init(home: Home, options: argparse.Namespace) -> None:
     version = ask(found)
     write_closed(home.token, text)
     place_state(home, values, options)
-    if PASSPHRASE_FILE not in values and PASSPHRASE not in os.environ:
+    if PASSPHRASE_FILE in values or PASSPHRASE not in os.environ:
         values[PASSPHRASE_FILE] = short(passphrase_for(home, values))
     write_closed(home.env, HEAD + "".join(f"{name}={quoted(value)}\n" for name, value in values.items()))
     print(f"{endpoint} runs Proxmox VE {version} and takes the token {found.token_id}.", file=sys.stderr)
@@ -438,8 +439,8 @@ def answer_hidden(question: str) -> str:
 
 def passphrase_for(home: Home, values: Mapping[str, str]) -> Path:
     """The file of the passphrase, made where there is no state yet. Raises EnvError where there is one."""
-    file = home.passphrase
-    if not file.exists():
+    file = Path(expanded(PASSPHRASE_FILE, values[PASSPHRASE_FILE])) if PASSPHRASE_FILE in values else home.passphrase
+    if not file.is_file() or not file.stat().st_size:
         backend = expanded(BACKEND, values[BACKEND])
         folder = Path(backend.removeprefix("file://")) / ".pulumi" / "stacks"
         if folder.exists() if backend.startswith("file://") else stacks_in(home, values):

@@ -192,6 +192,29 @@ def test_what_is_missing_is_told_with_its_remedy(
     assert "x@pve!y=z" not in str(fault)
 
 
+def test_the_remedies_for_a_new_state_work(user: Path, env: Env, node: LabServer) -> None:
+    state = user / ".local/state/hermes-homelab"
+    state.rmdir()
+    remedy = env().stderr.partition("for a new state: ")[2].strip()
+    assert shell(remedy, user).returncode == 0
+    assert env().returncode == 0
+    passphrase = user / ".config/hermes-homelab/passphrase"
+    for gone in (True, False):
+        passphrase.write_text("")
+        if gone:
+            passphrase.unlink()
+        assert "for a new state: scripts/env init" in env().stderr
+        assert begun(env, node).returncode == 0
+        assert env().returncode == 0
+    # What a state was made with is not replaced.
+    (state / ".pulumi/stacks").mkdir(parents=True)
+    passphrase.write_text("")
+    done = begun(env, node)
+    assert done.returncode == 1
+    assert "A new passphrase could not read it" in done.stderr
+    assert not passphrase.read_text()
+
+
 def without(home: Path, name: str) -> None:
     file = home / "env"
     file.write_text(re.sub(rf"^{name}=.*\n", "", file.read_text(), flags=re.MULTILINE))
