@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from lab.instance import ACCOUNT
 from pvelab.access import AclEntry
 from pvelab.config import storages_for
@@ -14,7 +16,7 @@ from pvelab.faults import Rule
 from pvelab.simulated import write_template
 from tests.lifecycle.conftest import Deployed
 from tests.lifecycle.homesite import CATTLE, NODE, PET, TEMPLATE, Site, assert_plain, copied, opened
-from tests.lifecycle.test_recovery import adopt
+from tests.lifecycle.test_recovery import adopt, only_refused_creates
 
 OTHER = "pve2"
 NODES = (NODE, OTHER)
@@ -45,8 +47,12 @@ def refused(site: Site, stack: str, verb: str) -> str:
     return run.explain()
 
 
-def test_states_follow_guests_that_were_moved(both_seed: Deployed, tmp_path: Path) -> None:
-    """As `pct migrate` leaves them: a file and the volumes of its own on the other node, and the cattle started."""
+@pytest.mark.parametrize("tried", [False, True], ids=["at once", "after runs that were refused"])
+def test_states_follow_guests_that_were_moved(both_seed: Deployed, tmp_path: Path, tried: bool) -> None:
+    """As `pct migrate` leaves them: a file and the volumes of its own on the other node, and the cattle started.
+
+    Most see it by an `up` that is refused. Its refresh has the engine forget the containers.
+    """
     with on_two_nodes(copied(both_seed.folder, tmp_path / "lab")) as site:
         site.node.stop(CATTLE)
         files = {vmid: file_of(site, vmid, NODE).read_text() for vmid in (PET, CATTLE)}
@@ -56,16 +62,28 @@ def test_states_follow_guests_that_were_moved(both_seed: Deployed, tmp_path: Pat
             for volume in config.storage_dir(NODE, "local-lvm").glob(f"vm-{vmid}-*"):
                 volume.rename(config.storage_dir(OTHER, "local-lvm") / volume.name)
         site.node.call("POST", f"/nodes/{OTHER}/lxc/{CATTLE}/status/start")
+        if tried:
+            for stack, vmid in (("pet", PET), ("cattle", CATTLE)):
+                assert f"CT {vmid} is on node {OTHER}, not on {NODE}" in refused(site, stack, "up")
         go_to(site, OTHER)
+        if tried:
+            for stack in ("pet", "cattle"):
+                refused(site, stack, "up")
         done = adopt(site, "--moved", answer="yes\n")
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"cattle: CT {CATTLE} 'hermes' on node {OTHER} (running); its state says node {NODE}" in done.stdout
-        # The engine's summaries, of the refreshes and of the runs.
-        counted = re.findall(r"^ +[+~-]* ?(\d+) (\w+)", done.stdout, re.MULTILINE)
-        assert {what for _, what in counted} == {"unchanged"}, done.stdout
-        assert site.writes == []
+        if tried:
+            # The plugin asks Proxmox to make what the engine has forgotten, and is told that it is there.
+            assert only_refused_creates(site, OTHER), site.writes
+        else:
+            # The engine's summaries, of the refreshes and of the runs.
+            counted = re.findall(r"^ +[+~-]* ?(\d+) (\w+)", done.stdout, re.MULTILINE)
+            assert {what for _, what in counted} == {"unchanged"}, done.stdout
+            assert site.writes == []
         assert {vmid: file_of(site, vmid, OTHER).read_text() for vmid in files} == files
         assert site.node.call("GET", f"/nodes/{OTHER}/lxc/{CATTLE}/status/current")["status"] == "running"
+        for stack in ("pet", "cattle"):
+            assert site.preview(stack).changed == {}
 
 
 def test_a_node_or_a_quorum_that_is_away_is_told_before_the_plugin_asks(both_seed: Deployed, tmp_path: Path) -> None:

@@ -178,10 +178,10 @@ def forget_state(site: Site) -> None:
         file.unlink()
 
 
-def only_refused_creates(site: Site) -> bool:
+def only_refused_creates(site: Site, node: str = NODE) -> bool:
     """The plugin asks for the guest, and is told that it is there: no other request changes anything."""
     sent = [request for request in site.sent if request.write]
-    return all((each.method, each.path, each.status) == ("POST", f"/nodes/{NODE}/lxc", 500) for each in sent)
+    return all((each.method, each.path, each.status) == ("POST", f"/nodes/{node}/lxc", 500) for each in sent)
 
 
 def test_a_lost_state_is_made_again_without_a_change_to_any_guest(used: Site) -> None:
