@@ -31,7 +31,7 @@ from pulumi.runtime.stack import wait_for_rpcs
 from components.attachment import Attachment, attach_spec, prove_attachable
 from components.dynamic import Component, Resource
 from components.naming import PACKAGE
-from components.program import declare_cattle, declare_pet
+from components.program import declare_cattle, declare_pet, survey_cattle, survey_pet, with_surroundings
 from components.providers.messages import UNKNOWN, holds_secret, props_of, sealed
 from components.providers.server import THREADS, UNLIMITED, Server, told
 from components.state import Place, read_own_state
@@ -39,8 +39,8 @@ from proxmox.connection import ENVIRONMENT, Connection
 from proxmox.errors import Fault, Faults
 from proxmox.mountpoint import owner_of
 from settings.package import VOLUME, WHERE, read_attachment, schema_file
-from settings.read import read_stack
-from settings.stack import CattleStack, PetStack
+from settings.read import UnusableSettings, read_stack
+from settings.stack import CattleStack, PetStack, Stack
 from settings.version import version
 
 PLACEHOLDER = "local:vm-100-disk-0"
@@ -96,7 +96,7 @@ def prove_known(kind: str, name: str, config: Mapping[str, Any]) -> None:
 
 
 def _pet(asked: Asked) -> dict[str, Any]:
-    stack = _settings(asked, "pet")
+    stack = _settings(asked, "pet", owner=None, volid=None)
     if not isinstance(stack, PetStack):
         raise TypeError(asked.kind)
     state = read_own_state(stack.claim, asked.place)
@@ -107,17 +107,20 @@ def _pet(asked: Asked) -> dict[str, Any]:
 def _cattle(asked: Asked) -> dict[str, Any]:
     volid = asked.config.get(VOLUME) or ""
     later = _unknown() if volid is UNKNOWN else None
+    known = volid if volid and later is None else None
     # The settings of a stack name the volume; here it is known already, and only whether there is one matters.
-    stack = _settings(asked, "cattle", {VOLUME: "hermes" if volid else ""})
+    owner = None if known is None else owner_of(known)
+    stack = _settings(asked, "cattle", {VOLUME: "hermes" if volid else ""}, owner=owner, volid=known)
     if not isinstance(stack, CattleStack):
         raise TypeError(asked.kind)
-    owner = None if later is not None or not volid else owner_in(volid)
+    if known is not None:
+        owner = owner_in(known)
     cattle = declare_cattle(
         asked.name,
         stack,
         read_own_state(stack.claim, asked.place),
         owner=owner,
-        volid=volid if owner is not None else None,
+        volid=known,
         later=later,
         after=asked.after,
         among_others=True,
@@ -153,10 +156,24 @@ def _unknown() -> pulumi.Output[str]:
     return found
 
 
-def _settings(asked: Asked, role: str, instead: Mapping[str, str] | None = None) -> PetStack | CattleStack:
+def _settings(
+    asked: Asked, role: str, instead: Mapping[str, str] | None = None, *, owner: int | None, volid: str | None
+) -> PetStack | CattleStack:
+    """The settings of a component. `owner`, `volid`: of a cattle's volume; None: there is none, or it is not known."""
     config = {key: value for key, value in asked.config.items() if value is not None}
     given = {**config, **(instead or {}), "role": role}
-    return read_stack(pulumi.get_stack(), given, os.environ, with_secrets=asked.secret, remedy=WHERE)
+
+    def survey(stack: Stack) -> None:
+        state = read_own_state(stack.claim, asked.place)
+        if isinstance(stack, PetStack):
+            survey_pet(stack, state)
+        elif isinstance(stack, CattleStack):
+            survey_cattle(stack, state, owner=owner, volid=volid)
+
+    try:
+        return read_stack(pulumi.get_stack(), given, os.environ, with_secrets=asked.secret, remedy=WHERE)
+    except UnusableSettings as wrong:
+        raise with_surroundings(wrong, survey) from None
 
 
 COMPONENTS: Mapping[str, Callable[[Asked], dict[str, Any]]] = {

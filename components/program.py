@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,20 @@ from pulumi.runtime.config import CONFIG, is_config_secret
 
 from components.plugins import start_ahead
 from components.state import OwnState, read_outputs, read_own_state, why_unreadable
-from proxmox.errors import Fault, Faults
-from proxmox.neighbours import AskedAhead
+from proxmox.errors import Fault, Faults, ProxmoxError
+from proxmox.neighbours import AskedAhead, answer_of
 from proxmox.planning import AttachSpec
-from settings.read import SECRETS, SETTINGS, read_stack, stack_file
+from settings.read import SECRETS, SETTINGS, UnusableSettings, read_stack, stack_file
+from settings.section import NotRead
 from settings.shared import completed, correct_in, full, shared_config
 from settings.stack import ApplicationStack, CattleStack, PetStack, Stack
 
 if TYPE_CHECKING:
     from components.cattle import Cattle
+    from components.network import NetworkPlan
+    from components.node_shell import NodeSpec
     from components.pet import PetStorage
+    from proxmox.planning import VolumeSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,7 +37,10 @@ def run() -> dict[str, pulumi.Input[Any]]:
 
     Raises errors written for people before anything is declared: Faults of settings and surroundings.
     """
-    stack = read_settings()
+    try:
+        stack = read_settings()
+    except UnusableSettings as wrong:
+        raise with_surroundings(wrong, _survey) from None
     if isinstance(stack, PetStack):
         return _pet(stack)
     if not stack.makes_image:
@@ -43,6 +50,33 @@ def run() -> dict[str, pulumi.Input[Any]]:
     rule = "a golden template is made of an application, and this stack has none"
     remedy = "take it out, and agentMode none as well"
     raise Faults([Fault("application", stack.application, rule, remedy)], what=_cant(stack))
+
+
+def with_surroundings(wrong: UnusableSettings, survey: Callable[[Stack], object]) -> Faults:
+    """All that is wrong with a stack whose settings can't be used: with its surroundings, too.
+
+    ``survey``: checks these, and declares nothing. It ends where it needs a setting that can't be read.
+    """
+    around: Sequence[Fault] = ()
+    try:
+        survey(wrong.stack)
+    except NotRead:
+        pass
+    except Faults as error:
+        around = error.faults
+    except ProxmoxError as error:
+        around = [Fault(error.what, "", error.why, error.remedy)]
+    return Faults([*wrong.faults, *around], what=f"Stack {wrong.stack.name} can't be brought up") if around else wrong
+
+
+def _survey(stack: Stack) -> None:
+    if isinstance(stack, PetStack):
+        survey_pet(stack, read_own_state(stack.claim))
+    elif isinstance(stack, CattleStack) and not stack.makes_image:
+        owner, volid, found = _volume_for(stack)
+        survey_cattle(stack, read_own_state(stack.claim), owner=owner, volid=volid, found=found)
+    elif isinstance(stack, ApplicationStack):
+        survey_image(stack)
 
 
 def read_settings() -> PetStack | CattleStack:
@@ -101,6 +135,16 @@ def declare_pet(
     ``reached``: called once the node has answered, with much still to be asked; ``more``: as the component takes it.
     """
     from components.pet import PetStorage  # noqa: PLC0415 - a stack imports what it needs, see facts pulumi "Cost"
+
+    stack, volumes, network, warnings = survey_pet(stack, state, reached)
+    _warn(warnings)
+    return PetStorage(name, stack, volumes, there=network.there, **more)
+
+
+def survey_pet(
+    stack: PetStack, state: OwnState, reached: Callable[[], object] = tuple
+) -> tuple[PetStack, tuple[VolumeSpec, ...], NetworkPlan, list[str]]:
+    """Check a pet's surroundings. Answers what is declared of it, and what has to be known before. Raises Faults."""
     from components.preflight import chosen_template, judge_pet, pet_check, pet_place_faults  # noqa: PLC0415
 
     # Before all else: what is said of another guest would only confuse.
@@ -109,12 +153,24 @@ def declare_pet(
     check = pet_check(stack, state)
     faults, warnings, network = judge_pet(stack, check, state, reached)
     _refuse(stack, faults)
-    _warn([*warnings, *network.warnings(stack.pet.vmid)])
-    return PetStorage(name, stack, check.volumes, there=network.there, **more)
+    return stack, check.volumes, network, [*warnings, *network.warnings(stack.pet.vmid)]
 
 
 def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:
-    from components.image import GoldenTemplate, build_stack  # noqa: PLC0415
+    from components.image import GoldenTemplate  # noqa: PLC0415
+
+    stack, keys, warnings = survey_image(stack, start_ahead)
+    _warn(warnings)
+    return GoldenTemplate("image", stack, keys).exports
+
+
+def survey_image(
+    stack: ApplicationStack, reached: Callable[[], object] = tuple
+) -> tuple[ApplicationStack, list[str], list[str]]:
+    """Check an image stack's surroundings. Answers it with its template, the keys that may log in, and what has to be
+    known before. Raises Faults.
+    """
+    from components.image import build_stack  # noqa: PLC0415
     from components.preflight import cattle_check, chosen_template, image_number, judge_cattle, public_keys  # noqa: PLC0415
 
     state = read_own_state(stack.claim)
@@ -126,22 +182,26 @@ def _image(stack: ApplicationStack) -> dict[str, pulumi.Input[Any]]:
     build = build_stack(stack)
     build = build.model_copy(update={"cattle": build.cattle.model_copy(update={"vmid": vmid})})
     check = cattle_check(build, state, owner=None, volid=None, keys=keys)
-    faults, warnings, _, network = judge_cattle(build, check, state, start_ahead)
+    faults, warnings, _, network = judge_cattle(build, check, state, reached)
     _refuse(stack, [replace(fault, key=fault.key.replace("cattleVmid", "imageVmid")) for fault in faults])
-    _warn([*warnings, *network.warnings(vmid)])
-    return GoldenTemplate("image", stack, keys).exports
+    return stack, keys, [*warnings, *network.warnings(vmid)]
 
 
 def _cattle(stack: CattleStack) -> dict[str, pulumi.Input[Any]]:
-    owner, volid, found = None, None, None
-    if stack.cattle.volume:
-        try:
-            pet = pet_outputs(stack)
-            owner, volid = int(pet["vmid"]), _volume_of(pet, stack)["volid"]
-        except Faults as faults:
-            found = faults
+    owner, volid, found = _volume_for(stack)
     state = read_own_state(stack.claim)
     return declare_cattle("cattle", stack, state, owner=owner, volid=volid, found=found, reached=start_ahead).exports
+
+
+def _volume_for(stack: CattleStack) -> tuple[int | None, str | None, Faults | None]:
+    """Owner and volid of a cattle's volume, None for both without one; and what is wrong with it, or with its pet."""
+    if not stack.cattle.volume:
+        return None, None, None
+    try:
+        pet = pet_outputs(stack)
+        return int(pet["vmid"]), _volume_of(pet, stack)["volid"], None
+    except Faults as faults:
+        return None, None, faults
 
 
 def declare_cattle(
@@ -164,6 +224,54 @@ def declare_cattle(
     # Nobody answers there, as it should be, and that takes a second to know.
     answer = AskedAhead(None if state.vmid else stack.cattle.network.static_ip)
     from components.cattle import Cattle  # noqa: PLC0415
+
+    surveyed = survey_cattle(stack, state, owner=owner, volid=volid, found=found, reached=reached, answer=answer)
+    _warn(surveyed.warnings)
+    attach = surveyed.attach
+    if later is not None:
+        attach = AttachSpec(
+            stack.cattle.vmid, stack.connection.node, "", stack.cattle.mount_path, owner=0, recorded=state.volid
+        )
+    return Cattle(
+        name,
+        surveyed.stack,
+        attach=attach,
+        volid=later,
+        host=surveyed.host,
+        ssh_public_keys=surveyed.keys,
+        phases=state.phases,
+        network=surveyed.network,
+        golden=surveyed.golden,
+        **more,
+    )
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What is declared of a cattle whose surroundings were checked; ``warnings``: what has to be known before."""
+
+    stack: CattleStack
+    keys: list[str]
+    attach: AttachSpec | None
+    host: NodeSpec | None
+    golden: int | None
+    network: NetworkPlan
+    warnings: list[str]
+
+
+def survey_cattle(
+    stack: CattleStack,
+    state: OwnState,
+    *,
+    owner: int | None,
+    volid: str | None,
+    found: Faults | None = None,
+    reached: Callable[[], object] = tuple,
+    answer: Callable[[str], str | None] = answer_of,
+) -> Surveyed:
+    """Check a cattle's surroundings. Raises Faults. ``found``, ``reached``: as with `declare_cattle`; ``answer``: as
+    with `preflight_cattle`.
+    """
     from components.preflight import (  # noqa: PLC0415
         cattle_check,
         chosen_template,
@@ -188,21 +296,14 @@ def declare_cattle(
     if found is not None and not faults:
         raise found
     _refuse(stack, [*(found.faults if found is not None else ()), *faults])
-    _warn([*warnings, *warnings_of(check, stack.cattle, state), *network.warnings(vmid)])
-    attach = check.attach
-    if later is not None:
-        attach = AttachSpec(vmid, stack.connection.node, "", stack.cattle.mount_path, owner=0, recorded=state.volid)
-    return Cattle(
-        name,
+    return Surveyed(
         stack,
-        attach=attach,
-        volid=later,
-        host=None if host is None else replace(host, folders=tuple(folders)),
-        ssh_public_keys=keys,
-        phases=state.phases,
-        network=network,
-        golden=golden,
-        **more,
+        keys,
+        check.attach,
+        None if host is None else replace(host, folders=tuple(folders)),
+        golden,
+        network,
+        [*warnings, *warnings_of(check, stack.cattle, state), *network.warnings(vmid)],
     )
 
 

@@ -6,7 +6,7 @@ Nothing here talks to Pulumi's engine or to Proxmox, so every rule is a table te
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,14 @@ def stack_file(stack: str, environment: Mapping[str, str], project: Path) -> Pat
     CLI knows.
     """
     return Path(environment.get(CONFIG_FILE_VARIABLE) or project / f"Pulumi.{stack}.yaml")
+
+
+class UnusableSettings(Faults):
+    """`stack`: the settings as far as they can be read. One that can't raises NotRead where it is asked for."""
+
+    def __init__(self, faults: Sequence[Fault], what: str, stack: Stack) -> None:
+        super().__init__(faults, what)
+        self.stack = stack
 
 
 # --- which settings there are -------------------------------------------------------------------
@@ -114,7 +122,7 @@ def read_stack(
     (agentSecretEnvironment.NAME); `with_secrets`: the keys that hold something stored encrypted. `remedy`: for what has
     none of its own; empty: the stack's file.
 
-    Raises proxmox.errors.Faults with every fault that there is.
+    Raises UnusableSettings with every fault that there is.
     """
     config = {key: _text(value) for key, value in config.items() if value is not None}
     reading = Reading(remedy or f"correct it in Pulumi.{stack}.yaml; docs/options.md describes the key")
@@ -153,7 +161,7 @@ def read_stack(
     found = read_section(model, config, reading, **given)
     reading.faults += broken_rules(found)
     if reading.faults or not isinstance(found, PetStack | CattleStack):
-        raise Faults(reading.faults, what=f"The settings of stack {stack} can't be used")
+        raise UnusableSettings(reading.faults, f"The settings of stack {stack} can't be used", found)
     return found
 
 

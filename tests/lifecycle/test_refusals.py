@@ -159,6 +159,32 @@ def test_an_unknown_volume_hides_no_other_fault(with_pet: Site) -> None:
     refused(with_pet, "cattle", "up", "4 faults", "cattleVolume = herrmes", "debian-13", "fast-lvm", "ssh-keygen")
 
 
+def test_a_fault_of_the_settings_hides_none_of_the_surroundings(with_both: Site) -> None:
+    """What root on the node is needed for, among others: nobody has to try again to be told."""
+    films = {"source": "/mnt/pve/hdd/films", "path": "/films"}
+    with_both.configure(cattleHostMounts=[films], cattleVmdi=7)
+    _no_privilege(with_both)
+    words = ["cattleVmdi = 7", "cattleHostMounts", "root@pam alone", f"pct set {CATTLE} --mp", "VM.Config.Network"]
+    for verb in ("preview", "up"):
+        refused(with_both, "cattle", verb, *words)
+    # Nothing can be said of what depends on a value that can't be read.
+    with_both.configure(cattleHostMounts=[{**films, "path": "films"}])
+    told = refused(with_both, "cattle", "preview", "cattleVmdi = 7", r"cattleHostMounts\[0\].path").explain()
+    assert "VM.Config.Network" not in told
+
+
+@pytest.mark.parametrize("stack", ["pet", "cattle"])
+def test_a_fault_of_the_settings_hides_no_node_that_can_not_be_reached(with_pet: Site, stack: str) -> None:
+    with_pet.configure(cattleVmdi=7, petVmdi=7, template="")
+    with_pet.overrides["PROXMOX_VE_ENDPOINT"] = "https://127.0.0.1:1"
+    run = with_pet.pulumi(stack, "preview", "--refresh=false")
+    told = run.explain()
+    assert not run.ok
+    assert_plain(run)
+    assert "Vmdi = 7" in told
+    assert "127.0.0.1:1" in told
+
+
 @pytest.mark.parametrize("stack", ["pet", "cattle"])
 def test_a_token_that_may_see_no_guest_any_more_is_told_what_it_lacks(with_both: Site, stack: str) -> None:
     """Each run refreshes first, so the plugin's own words come before the checks; ours stand beside them."""
