@@ -128,6 +128,23 @@ def test_the_simulator_declares_what_it_imports() -> None:
     assert {name.replace("pyyaml", "yaml") for name in declared} == ALLOWED["pvelab/src/pvelab"]
 
 
+DISTRIBUTIONS = {
+    **{"dotenv": "python-dotenv", "yaml": "pyyaml", "grpc": "grpcio", "google": "protobuf"},
+    "pydantic_core": "pydantic-core",
+}
+"""A module that is called otherwise than what brings it."""
+
+
+def test_a_stack_declares_what_it_imports() -> None:
+    """What only another package brings may go with that one's next version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=~!\[ ]", requirement)[0] for requirement in project["dependencies"]}
+    ours = {"settings", "proxmox", "provisioning", "applications", "components"}
+    imported = set().union(*(ALLOWED[folder] for folder in ours)) - ours
+    # Pulumi's own host asks for pip.
+    assert declared - {"pip"} == {DISTRIBUTIONS.get(name, name) for name in imported}
+
+
 def test_the_program_in_the_guest_needs_the_standard_library_only() -> None:
     """The guest has Debian's Python and nothing else."""
     found = []
