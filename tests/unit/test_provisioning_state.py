@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -372,10 +373,19 @@ def test_a_database_comes_back_in_its_mode_without_the_logs_of_another(
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.fixture
+def bottomless(home: Path) -> Iterator[Path]:
+    """A home that goes with all that is in it: Python's own removal of a tree ends at a depth, and pytest with it."""
+    yield home
+    os.chdir(Path(__file__).parent)
+    subprocess.run(["rm", "-rf", "--", home], check=True)
+
+
 def test_what_lies_too_deep_or_has_the_longest_name_keeps_nothing_from_being_backed_up(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    bottomless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A tree deeper than Python's calls may nest, a path that fits where it is and in no folder of a backup."""
+    home = bottomless
     data = home / ".hermes"
     there = Path.cwd()
     for top, name, count in (("deep", "d", 1500), ("long", "l" * 250, 15), (".making-deep", "d", 1500)):
