@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -18,12 +17,6 @@ from typing import Any
 import pytest
 
 from applications.hermes.guest import state
-
-
-@pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where each command is a process of its own: what one may say is counted."""
-    monkeypatch.setattr(state, "_said", itertools.count(1))
 
 
 @pytest.fixture
