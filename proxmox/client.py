@@ -300,7 +300,7 @@ class Proxmox:
             _ANSWERED.add(self.connection.endpoint)
             raise _api_error(shown, error) from None
         except transport.Untrusted as error:
-            if isinstance(_innermost(error), ssl.SSLEOFError):
+            if isinstance(_innermost(error), _CLOSED):
                 raise _RetryError(self._unreachable(shown, _cause(error)), locked=False) from None
             raise self._untrusted(error) from None
         except transport.Redirected:
@@ -795,6 +795,10 @@ def _task_name(upid: str) -> str:
     return f"{parts[5]} of {parts[6]} on {parts[1]}" if parts[6] else f"{parts[5]} on {parts[1]}"
 
 
+_CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""How a handshake ends that the other side closes: it depends on the versions of Python and OpenSSL."""
+
+
 def _innermost(error: BaseException) -> BaseException:
     """The error that a network error began with."""
     seen: BaseException = error
@@ -815,7 +819,7 @@ def _cause(error: BaseException) -> str:
     seen = _innermost(error)
     if isinstance(seen, ssl.SSLCertVerificationError):
         return seen.verify_message
-    if isinstance(seen, ssl.SSLEOFError):
+    if isinstance(seen, _CLOSED):
         return "the connection was closed during the TLS handshake"
     if isinstance(seen, TimeoutError):
         return "no answer in time"
