@@ -42,6 +42,7 @@ from provisioning.errors import (
     SshUnreachable,
 )
 from provisioning.guest.common import STATE
+from provisioning.guest.words import redact
 from provisioning.ssh import Connection, OnLine
 from provisioning.terminal import Lines, one_line, visible_value
 
@@ -469,13 +470,6 @@ class _Run:
     def _clean(self, text: str) -> str:
         """A second fence: scripts print no secrets, and if one does it stops here."""
         return redact(text, self._job.secrets.values())
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """Replace every secret of four characters or more by `[secret]`, longest first."""
-    for secret in sorted((item for item in secrets if len(item) >= 4), key=len, reverse=True):
-        text = text.replace(secret, "[secret]")
-    return text
 
 
 def full_disks(listed: str) -> str:

@@ -84,3 +84,10 @@ def names(items: Iterable[object]) -> str:
 def named(items: Iterable[str]) -> str:
     """A list of names that have the form that ours have, one a line; for a refusal."""
     return "\n".join(f"  {item}" for item in items) or "  (none)"
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Replace every secret of four characters or more by `[secret]`, longest first."""
+    for secret in sorted((item for item in secrets if len(item) >= 4), key=len, reverse=True):
+        text = text.replace(secret, "[secret]")
+    return text

@@ -24,7 +24,8 @@ import pytest
 
 from provisioning import job as jobs
 from provisioning.errors import ConnectionCut, PhaseFailed, PhaseLost, PhaseTimeout, ProvisioningError
-from provisioning.job import Job, JobResult, LargeFile, PayloadFile, pack, parse_probe, redact, run_job
+from provisioning.guest.words import redact
+from provisioning.job import Job, JobResult, LargeFile, PayloadFile, pack, parse_probe, run_job
 from provisioning.ssh import CommandResult
 
 SECRET = "canary-7c1f"

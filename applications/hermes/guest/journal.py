@@ -7,11 +7,9 @@ import re
 from applications.hermes.guest.backend import ENGINE
 from applications.hermes.guest.names import CONTAINER, MANAGED_ENV
 from provisioning.guest.common import Refusal, execute
-from provisioning.guest.words import BAR, lines_of
+from provisioning.guest.words import BAR, lines_of, redact
 
 JOURNAL_LINES = 15
-SHORTEST = 4
-"""Characters of a secret that is looked for."""
 
 
 def journal(unit: str, *since: str) -> list[str]:
@@ -28,10 +26,7 @@ def journal(unit: str, *since: str) -> list[str]:
 
 def without_secrets(text: str) -> str:
     """What the agent or its model says: an endpoint repeats the key that it refuses."""
-    for secret in sorted(secrets_of_env(), key=len, reverse=True):
-        if len(secret) >= SHORTEST:
-            text = text.replace(secret, "[secret]")
-    return text
+    return redact(text, secrets_of_env())
 
 
 def secrets_of_env() -> set[str]:
